@@ -1,7 +1,7 @@
-"""The audit of a run: the proof of its ledger, and whether its records are of the same trials.
+"""The audit of a run: checks its ledger, and that its records belong to the graded trials.
 
-After a power cut a ticket may have two trials: one that the ledger has lost, whose files are still
-there, and the one that was graded. Their ids tell them apart.
+After a power cut a ticket may have two trials: one that the ledger has lost, whose files still
+exist, and the graded one. Their ids tell them apart.
 """
 
 from pathlib import Path
@@ -22,13 +22,13 @@ __all__ = ["audit"]
 
 
 class _Verdict(msgspec.Struct):
-    """As much of `verdict.json` as tells whose it is."""
+    """The part of `verdict.json` that identifies its trial."""
 
     trial: str = ""
 
 
 def audit(run: Path, task: str | None = None) -> Report:
-    """The report on a run, or on a ledger by itself, with all that is wrong with it."""
+    """The report on a run, or on a ledger alone, with all problems found."""
     report = make_report(run, check=True, task=task)
     directory = RunDirectory(run)
     if report.problems or not directory.results.is_file():
@@ -51,7 +51,7 @@ def audit(run: Path, task: str | None = None) -> Report:
 
 
 def _graded(journal: Journal) -> dict[str, str]:
-    """The trial that each ticket was graded by, of groups that train and were not given up."""
+    """The graded trial of each ticket, for training groups that were not given up."""
     graded: dict[str, str] = {}
     left_out: set[str] = set()
     for _, event in journal.read():
@@ -72,7 +72,7 @@ def _graded(journal: Journal) -> dict[str, str]:
 
 
 def _foreign_verdicts(directory: RunDirectory, books: Books, rows: dict[str, Row]) -> list[str]:
-    """Folders of rollouts that are about to be trained on, with the verdict of another trial."""
+    """Folders of rollouts awaiting training that hold the verdict of another trial."""
     wrong: list[str] = []
     for row in (rows.get(ticket) for group in books.groups.values() for ticket in _final(group)):
         if row is None:
@@ -81,7 +81,7 @@ def _foreign_verdicts(directory: RunDirectory, books: Books, rows: dict[str, Row
         try:
             found = msgspec.json.decode(file.read_bytes(), type=_Verdict)
         except (OSError, msgspec.MsgspecError):
-            continue  # a power cut may take it: nothing is trained on by it
+            continue  # lost in a power cut; training does not read it
         if found.trial not in ("", row.trial):
             wrong.append(
                 f"{row.ticket}: {file} is of the trial {found.trial}, not of {row.trial}, which "

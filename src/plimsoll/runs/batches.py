@@ -1,11 +1,10 @@
-"""What a group of attempts at one task says: baseline and advantages, of graded members only.
+"""Batches: the input of a trainer. A batch has groups; a group has the rollouts of one prompt.
 
-A void member has no reward, so it has no advantage, and the baseline does not know of it.
+A batch holds names, not data: the tokens of a rollout are read from its trajectory on request
+and not cached.
 
-What a trainer is given: a batch of groups, each the rollouts of one prompt.
-
-A batch holds names, not data: the tokens of a rollout are read from its trajectory when they
-are asked for, and kept by nobody.
+Baseline and advantages of a group are computed over graded members only. A void member has no
+reward and no advantage.
 """
 
 import math
@@ -31,23 +30,24 @@ __all__ = [
 ]
 
 _LEAST_STD = 1e-6
-"""Added to the deviation that advantages are divided by: noise in a reward is not blown up."""
+"""Added to the standard deviation that advantages are divided by, so that noise is not
+amplified."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """A group in figures. Without a graded member there is neither baseline nor deviation."""
+    """Statistics of a group. Without a graded member, baseline and deviation are None."""
 
     graded: int
     baseline: float | None
     std: float | None
-    """Of the group itself, not an estimate for a larger one."""
+    """Population standard deviation, not a sample estimate."""
     zero_variance: bool
-    """There are graded members, and all have the same reward: there is nothing to learn."""
+    """There are graded members, and all have the same reward: nothing can be learned."""
 
 
 def group_statistics(rewards: Sequence[float | None]) -> GroupStatistics:
-    """The figures of a group's rewards. None stands for a void member."""
+    """Statistics of a group's rewards. None stands for a void member."""
     graded = [reward for reward in rewards if reward is not None]
     if not graded:
         return GroupStatistics(0, None, None, zero_variance=False)
@@ -59,7 +59,7 @@ def group_statistics(rewards: Sequence[float | None]) -> GroupStatistics:
 
 
 def advantages(rewards: Sequence[float | None], *, by_std: bool) -> tuple[float | None, ...]:
-    """Each member's reward above the baseline, on request in deviations. A void one has none."""
+    """Reward minus baseline of each member, optionally divided by the deviation. None if void."""
     group = group_statistics(rewards)
     if group.baseline is None or group.std is None:
         return (None,) * len(rewards)
@@ -72,12 +72,12 @@ def advantages(rewards: Sequence[float | None], *, by_std: bool) -> tuple[float 
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
-    """What can be trained on of a rollout."""
+    """The trainable part of a rollout."""
 
     samples: tuple[Sample, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Why answers of it cannot be trained on, for each that cannot: a server that returned no
-    token ids, or others than it counted."""
+    """The reason for each answer that cannot be trained on: the server returned no token ids, or
+    a number of them that differs from its count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,42 +87,42 @@ class Rollout:
     ticket: str
     task: str
     reward: float | None
-    """None where it is void: it has no part in the baseline."""
+    """None if void: it has no part in the baseline."""
     trajectory: str
-    """Where what was said is, as an fsspec path; empty where no policy was asked."""
+    """An fsspec path; empty if the agent asked no policy."""
     head: Version | None
-    """Tokens of older weights than these are not trained on."""
+    """Tokens of weights older than these are not trained on."""
     oldest: Version | None
     newest: Version | None
-    """The first and the last version that generated a token of it."""
+    """The first and the last version that generated a token of the rollout."""
     withheld: bool
-    """Its reward shapes the baseline, and none of its tokens is trained on."""
+    """The reward shapes the baseline; no token is trained on."""
     seconds: float
     sandbox_seconds: float | None
-    """How long its sandbox took to start; None where that is not known."""
+    """Start time of the sandbox; None if unknown."""
     folder: Path
     trial: str = ""
-    """The id of its trial; empty where that is not known."""
+    """The trial's id; empty if unknown."""
 
     @property
     def trained(self) -> bool:
-        """Whether its tokens are trained on."""
+        """True if the rollout's tokens are trained on."""
         return self.reward is not None and not self.withheld
 
     def read(self) -> Trajectory:
-        """All that was said in it."""
+        """Read the whole trajectory."""
         return read_stored(self.trajectory, self.trial)
 
     def blob(self, address: str) -> bytes:
-        """The content of a `blob:` address in it: an image that was too large for a line."""
+        """The content of a `blob:` address in the trajectory: an image too large for a line."""
         return read_blob(self.trajectory, address)
 
     def samples(self) -> Iterator[Sample]:
-        """What is trained on of it; what older weights than `head` generated is masked."""
+        """The samples to train on. Tokens of weights older than `head` are masked."""
         yield from self.trainable().samples
 
     def trainable(self) -> Trainable:
-        """The same, with what had to be left out of it."""
+        """The samples to train on, and the reasons for omitted answers."""
         if not (self.trained and self.trajectory):
             return Trainable()
         said = self.read()
@@ -146,7 +146,7 @@ class BatchGroup:
         return tuple(member.reward for member in self.members)
 
     def advantages(self, *, by_std: bool = False) -> tuple[float | None, ...]:
-        """Each member's reward above the baseline; a void one has none."""
+        """Reward minus baseline of each member; None if void."""
         return advantages(self.rewards, by_std=by_std)
 
 
@@ -155,33 +155,34 @@ class Batch:
     """The groups of one step, the oldest first."""
 
     step: int
-    """Counted from 1: the number of the version that it makes."""
+    """Counted from 1: the number of the version that the step makes."""
     version: Version
     """The version that the step starts from."""
     groups: tuple[BatchGroup, ...]
 
     @property
     def reward(self) -> float | None:
-        """The mean over graded members; None of nothing."""
+        """The mean over graded members; None without any."""
         rewards = (reward for group in self.groups for reward in group.rewards)
         return mean(reward for reward in rewards if reward is not None)
 
     @property
     def age(self) -> int:
-        """How many versions old the oldest token is that it trains on."""
+        """The age of the oldest trained token, in versions."""
         trained = (member for group in self.groups for member in group.members if member.trained)
         versions = [first for member in trained if (first := member.oldest or member.head)]
         return max((self.version.number - first.number for first in versions), default=0)
 
     @property
     def sandbox_seconds(self) -> float | None:
-        """The median time that its trials waited for their sandbox; None where none is known."""
+        """The median start time of the trials' sandboxes; None if unknown."""
         waits = (member.sandbox_seconds for group in self.groups for member in group.members)
         known = [seconds for seconds in waits if seconds is not None]
         return round(statistics.median(known), 4) if known else None
 
     def samples(self) -> Iterator[tuple[Sample, float]]:
-        """What is trained on, with the advantage of its rollout; read one after another."""
+        """The samples to train on, each with the advantage of its rollout. Reads one rollout at
+        a time."""
         for group in self.groups:
             yield from _with_advantage(group.members, group.advantages())
 
@@ -196,7 +197,7 @@ def _with_advantage(
 
 
 def _masked(sample: Sample, head: Version | None) -> Sample:
-    """Without what older weights generated."""
+    """Mask the tokens that weights older than `head` generated."""
     if head is None or all(version is None or version >= head for version in sample.versions):
         return sample
     mask = bytearray(

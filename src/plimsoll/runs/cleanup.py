@@ -1,9 +1,6 @@
-"""Which inventories a config has, opened together: what is there, and who could not be asked.
-
-What `plimsoll clean` is to remove, and what it leaves and why.
-
-The last look at the sandboxes of a run: workers that had to be killed left theirs.
-"""
+"""Removal of sandboxes and other resources: the inventories of a config's backends, the
+choices of `plimsoll clean`, and the reaping at the end of a run, because killed workers leave
+their sandboxes behind."""
 
 import asyncio
 import difflib
@@ -53,7 +50,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One backend's inventory, open, and what is in it."""
+    """The open inventory of one backend, and its resources."""
 
     inventory: Inventory
     items: tuple[Resource, ...]
@@ -61,11 +58,11 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What is there, on every backend that could be asked."""
+    """The resources of every backend that could be reached."""
 
     shelves: tuple[Shelf, ...]
     unreached: dict[str, str]
-    """Backends that could not be asked, and why."""
+    """Backends that could not be reached, each with the error."""
     now: float
 
     @property
@@ -75,7 +72,8 @@ class Stock:
 
 @asynccontextmanager
 async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None]:
-    """Ask one backend, or all. Only one that was named must answer."""
+    """Open the inventory of one backend, or of all. Only a backend given by name must be
+    reachable."""
     if backend not in (ALL, *BACKENDS):
         raise UsageError(f"no backend is called {backend!r}: choose {', '.join((ALL, *BACKENDS))}")
     shelves: list[Shelf] = []
@@ -93,7 +91,7 @@ async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None
 
 
 def find_inventory(name: str, config: Config) -> Inventory:
-    """That of one backend, to be entered."""
+    """The inventory of one backend, not yet entered."""
     if name == "local":
         home = config.local.home
         return LocalInventory(Home.find(None if home is None else Path(home)))
@@ -113,7 +111,7 @@ OnEnd = Callable[[str, Resource, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that is not removed, and why."""
+    """A resource that is not removed, and the reason."""
 
     backend: str
     item: Resource
@@ -122,20 +120,20 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What goes and what stays."""
+    """The resources to remove and the resources to keep."""
 
     going: tuple[Shelf, ...]
     left: tuple[Left, ...] = ()
     shared: int = 0
-    """How much the run made that serves others too, and stays."""
+    """The number of shared resources that the run made; they are kept."""
 
     @property
     def items(self) -> Iterator[tuple[str, Resource]]:
-        """All that goes, with its backend, in the order of removal."""
+        """All resources to remove, each with its backend, in the order of removal."""
         return ((s.inventory.name, item) for s in self.going for item in s.items)
 
     async def carry_out(self, on_end: OnEnd) -> None:
-        """Remove it; `on_end` is told each with why it could not be, or ""."""
+        """Remove them. Calls `on_end` for each, with the error or ""."""
         for shelf in self.going:
             name = shelf.inventory.name
             await remove_all(
@@ -144,7 +142,7 @@ class Choice:
 
 
 def choose_expired(stock: Stock) -> Choice:
-    """Just what the reaper would remove."""
+    """The resources that the reaper would remove."""
     return Choice(
         tuple(
             Shelf(s.inventory, tuple(select_removable(s.items, stock.now))) for s in stock.shelves
@@ -153,7 +151,7 @@ def choose_expired(stock: Stock) -> Choice:
 
 
 def choose_all(stock: Stock) -> Choice:
-    """Everything, shared things too, but what others hold on to or are just making."""
+    """All resources, shared ones too, except those in use or still being made."""
 
     def wanted(item: Resource) -> bool:
         labels = item.labels
@@ -163,7 +161,7 @@ def choose_all(stock: Stock) -> Choice:
 
 
 def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
-    """All of one run but what it shares with others. `is_known`: it need not have anything."""
+    """The resources of one run, without shared ones. `is_known`: the run may have none."""
     names = sorted({i.labels.run for s in stock.shelves for i in s.items if i.labels.run})
     if run not in names and not is_known:
         raise UsageError(_no_such_run(run, names, stock))
@@ -173,7 +171,7 @@ def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
 
 
 def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Resource]]:
-    """What goes although its owner lives, or may live: on another host it cannot be asked."""
+    """Resources to remove whose owner is alive, or may be: on another host that is unknown."""
     found: dict[Owner, list[Resource]] = {}
     for _, item in choice.items:
         owner = item.labels.owner
@@ -183,9 +181,10 @@ def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Resource]]:
 
 
 def of_others(living: Iterable[Owner], own: int) -> list[Owner]:
-    """Live processes of this host, where they are more than the `own` that a run can have.
+    """The live owners on this host, if they are more than the `own` processes of the run.
 
-    The label says only the last name of a run's directory, and another's may be called the same.
+    Labels hold only the last part of a run directory's path, so another run may have the same
+    label.
     """
     here = [owner for owner in living if is_here(owner)]
     return here if len(here) > own else []
@@ -208,7 +207,7 @@ def _choose(stock: Stock, wanted: Callable[[Resource], bool]) -> Choice:
 
 
 def _named(users: Sequence[str], items: Sequence[Resource]) -> Iterator[str]:
-    """Who uses something, for a person: our own containers by their run."""
+    """The users of a resource, for a person: containers of Plimsoll with their run."""
     ours = {item.id: item for item in items}
     for user in users:
         item = ours.get(user)
@@ -227,12 +226,12 @@ def _no_such_run(run: str, names: Sequence[str], stock: Stock) -> str:
 
 
 _SECONDS = 20.0
-"""What it may take: whoever starts next does the rest."""
+"""Time limit for reaping: the next start reaps the rest."""
 log = logging.getLogger(__name__)
 
 
 async def reap_at_end(config: Config) -> None:
-    """Remove what nobody owns any more, on this host or the config's engine. Ends no run."""
+    """Reap resources without an owner, on this host or the config's daemon. Never fails a run."""
     try:
         async with asyncio.timeout(_SECONDS), find_inventory(config.run.backend, config) as stock:
             await reap(stock)

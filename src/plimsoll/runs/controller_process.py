@@ -1,4 +1,4 @@
-"""Who drives a run: `controller.json` names the process, by which it is found, asked and ended."""
+"""The controller process of a run: `controller.json` names it, to find, query and stop it."""
 
 import logging
 import os
@@ -41,15 +41,15 @@ __all__ = [
 
 _SHOWN_RUNS = 10
 _APART_SECONDS = 0.3
-"""Two signals in a row may be seen as one."""
+"""The interval between two signals: without it they may be seen as one."""
 _WORD_SECONDS = 15.0
-"""Before it is said what is waited for, and again each time after four times as long."""
+"""The time before the first message about waiting; each further interval is four times as long."""
 
 _log = logging.getLogger(__name__)
 
 
 def find_run(name: str) -> RunDirectory:
-    """The run of that name below `runs/`, or in that folder. Raises where there is none."""
+    """The run with this name under `runs/`, or in this folder. Raises if there is none."""
     if (found := look_for_run(name)) is None:
         if (other := look_for_evaluation(name)) is not None:
             look = other.summary if other.summary.exists() else other.results
@@ -63,9 +63,9 @@ def find_run(name: str) -> RunDirectory:
 
 
 def look_for_run(name: str) -> RunDirectory | None:
-    """The run of that name below `runs/`, or in that folder; None where there is none.
+    """The run with this name under `runs/`, or in this folder; None if there is none.
 
-    Raises where the name stands for two.
+    Raises if the name is ambiguous.
     """
     found = [path for path in _places(name) if (path / CONFIG).is_file() and has_ledger(path)]
     if len({path.resolve() for path in found}) > 1:
@@ -74,7 +74,8 @@ def look_for_run(name: str) -> RunDirectory | None:
 
 
 def look_for_evaluation(name: str) -> RunDirectory | None:
-    """The same of an evaluation, which has results and no ledger."""
+    """The evaluation with this name: a directory with results and no ledger; None if there is
+    none."""
     for path in _places(name):
         directory = RunDirectory(path)
         has_results = directory.results.is_file() and directory.trials.is_dir()
@@ -90,14 +91,14 @@ def _places(name: str) -> tuple[Path, ...]:
 
 
 def leftovers(directory: RunDirectory) -> list[Path]:
-    """What a run that was killed left in its directory, or its workers elsewhere on this host,
-    and nobody will read."""
+    """Files that a killed run left in its directory, and its workers elsewhere on this host, and
+    that no process will read."""
     files = [*sorted(directory.path.glob(f"*{PART}")), directory.controller]
     return [*filter(Path.exists, files), *scratch.leftovers(directory.name)]
 
 
 def claim(directory: RunDirectory) -> None:
-    """Note that this process drives the run. The ledger's lock keeps others out."""
+    """Write this process to `controller.json`. The ledger's lock excludes other processes."""
     write_whole(directory.controller, msgspec.json.encode(this_process()), lasting=True)
 
 
@@ -106,29 +107,29 @@ def release(directory: RunDirectory) -> None:
 
 
 def controller(directory: RunDirectory) -> Owner | None:
-    """The process that drives the run, where one does, or may on another host."""
+    """The live controller of the run, or one on another host that may be alive; otherwise None."""
     try:
         owner = msgspec.json.decode(directory.controller.read_bytes(), type=Owner)
     except (OSError, msgspec.MsgspecError):
         return None
     if is_here(owner):
         return owner if is_alive(owner) else None
-    # A container that is gone counts as another host for ever; the lock went with its process.
+    # A removed container looks like another host forever; its lock was released with its process.
     return None if _is_held(directory) is False else owner
 
 
 def _is_held(directory: RunDirectory) -> bool | None:
-    """Whether a process holds the run's ledger; None where that cannot be asked from here."""
+    """True if a process holds the run's ledger; None if that cannot be determined on this host."""
     if not (directory.path / POINTER).exists():
         return is_held(directory.path / LOCK)
     try:
         return is_held(find(directory.path).lock)
     except LedgerError:
-        return None  # it is on another host
+        return None  # the ledger is on another host
 
 
 def check_idle(directory: RunDirectory) -> None:
-    """Refuse a run that is driven by a process that lives, or may live."""
+    """Refuse a run whose controller is alive, or may be."""
     if (owner := controller(directory)) is None:
         return
     said = f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}"
@@ -138,28 +139,28 @@ def check_idle(directory: RunDirectory) -> None:
 
 
 def check_not_elsewhere(directory: RunDirectory) -> None:
-    """Refuse a run that a process of another host drives, or may drive: its lock may be there."""
+    """Refuse a run whose controller is, or may be, on another host: its lock may be there."""
     owner = controller(directory)
     if owner is not None and not is_here(owner):
         check_idle(directory)
 
 
 def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
-    """Ask the process that drives a run to end, and wait for it. `now`: without running trials."""
+    """Stop the controller of a run and wait for its end. `now`: cancel running trials."""
     if not is_here(owner):
         raise UsageError(
             f"{directory.path} is driven by pid {owner.pid} on {host_name(owner)}: "
             f"{_elsewhere(directory)}"
         )
     try:
-        # By a descriptor: the number could be another process's by the time of a signal.
+        # A pidfd: the pid could be reused before the signal is sent.
         descriptor = os.pidfd_open(owner.pid)
     except OSError:
-        return  # it has ended just now
+        return  # it has just ended
     try:
         if is_alive(owner):
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-            # One that was stopped, by Ctrl-Z say, would never hear of it.
+            # A process stopped by Ctrl-Z would not handle the signal.
             signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             if now and not _ends(descriptor, within=_APART_SECONDS):
                 signal.pidfd_send_signal(descriptor, signal.SIGTERM)
@@ -175,7 +176,7 @@ def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
 
 
 def _elsewhere(directory: RunDirectory) -> str:
-    """What to do about a process that cannot be reached from here."""
+    """Advice about a process on another host."""
     if _is_held(directory):
         return "stop it there"
     return (
@@ -185,7 +186,7 @@ def _elsewhere(directory: RunDirectory) -> str:
 
 
 def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:
-    """Until it has ended, however long that takes; but not without a word."""
+    """Wait without a time limit for the process to end. Logs a message from time to time."""
     within = _WORD_SECONDS
     while not _ends(process, within=within):
         _log.warning(
@@ -197,7 +198,7 @@ def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:
 
 
 def _ends(process: int, *, within: float) -> bool:
-    """Wait for the end of a process; whether it came in time."""
+    """Wait for the end of a process; false after the timeout."""
     return bool(select.select([process], [], [], within)[0])
 
 

@@ -1,43 +1,43 @@
-"""The run directory: every attempt in its own folder, results as they finish, a summary.
+"""The run directory: a folder for each attempt, results as they finish, a summary.
 
     runs/<name>/
-    ├── trials/<task>.<attempt>/    what the trial wrote: verdict.json, output, timings
-    ├── canaries/<task>.<number>/   the same of each canary, where there are any
-    ├── blobs/                      what is too large for a trajectory, by its digest
-    ├── results.jsonl               one line a finished trial, in the order they finished
-    ├── canaries.jsonl              the same of each canary
+    ├── trials/<task>.<attempt>/    files of a trial: verdict.json, output, timings
+    ├── canaries/<task>.<number>/   files of a canary, if there are any
+    ├── blobs/                      contents too large for a trajectory, by digest
+    ├── results.jsonl               one line per finished trial, in the order they finished
+    ├── canaries.jsonl              one line per finished canary
     └── summary.json                the whole run, written once at its end
 
-What `plimsoll run` adds, whose trials are `trials/<task>.<ticket>/`:
+`plimsoll run`, whose trials are `trials/<task>.<ticket>/`, adds:
 
-    ├── config.toml                 the config as it was understood, with paths made absolute
+    ├── config.toml                 the effective config, with absolute paths
     ├── ledger.db                   every rollout, from before it starts, and ledger.lock
-    ├── ledger.json                 where these are, if they are elsewhere
-    ├── trajectories/               what was said, a file a ticket, where no other place is named
-    ├── stored_as.json              what it is called where others keep theirs, too
-    ├── steps.jsonl                 one line a step that was committed
-    ├── validation/<set>/           trials of tasks that were validated when it began
-    ├── metrics.jsonl               one line a step of a training: losses, and where time went
-    ├── training.png                a picture of a training: reward, age, start of sandboxes
-    ├── checkpoints/                the weights of the last of them
-    ├── weights.json                where the weights for servers are, with `policy = "openai"`
-    ├── heldout/<task>.<ticket>/    what trials of held-out tasks wrote
-    ├── heldout_trials.jsonl        one line each of them
-    ├── heldout.jsonl               one line an evaluation
-    ├── status.json                 how it fares, written anew each second
-    └── controller.json             the process that drives it; gone when it ends in order
+    ├── ledger.json                 the location of these two, if they are elsewhere
+    ├── trajectories/               one file per ticket, unless the config names another storage
+    ├── stored_as.json              the run's unique name in shared storages
+    ├── steps.jsonl                 one line per committed step
+    ├── validation/<set>/           trials of tasks that were validated at the start
+    ├── metrics.jsonl               one line per training step: losses and timings
+    ├── training.png                a plot of the training: reward, age, sandbox starts
+    ├── checkpoints/                the weights of the last steps
+    ├── weights.json                the location of weights for servers, with `policy = "openai"`
+    ├── heldout/<task>.<ticket>/    files of trials of held-out tasks
+    ├── heldout_trials.jsonl        one line per such trial
+    ├── heldout.jsonl               one line per evaluation
+    ├── status.json                 the current status, rewritten each second
+    └── controller.json             the controller process; removed at an orderly end
 
-A trial that a failed canary or a crash made void has a second line in results.jsonl, which
-counts.
+A trial that a failed canary or a crash made void has a second line in results.jsonl. The last
+line counts.
 
 Paths in these files that lead into the run directory are relative to it, so that it can be moved.
 
-A trial's folder is used once. Where a power cut took events out of the ledger, their tickets are
-begun again, and the second trial of one writes to `<task>.<ticket>~2`. Its line in results.jsonl
+A trial's folder is used once. If a power cut removed events from the ledger, their tickets start
+again, and the second trial of a ticket writes to `<task>.<ticket>~2`. Its line in results.jsonl
 names the folder.
 
-Nothing in it is ever overwritten: a directory that holds trials is refused, or what has the name of
-a file of these. Only what is left of a run that came to nothing before it began is not in the way.
+Nothing is ever overwritten: `create` refuses a directory that holds trials or a file with one of
+these names. Only the remains of a run that failed before it began are accepted.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ __all__ = [
 RUNS = Path("runs")
 CONFIG = "config.toml"
 PART = ".part"
-"""What the name of a file ends in while it is written."""
+"""The suffix of a file while it is being written."""
 _LONGEST_LINE = 1 << 20
 _FOLDERS = (TRAJECTORIES, "canaries", "heldout", "checkpoints")
 
@@ -78,11 +78,11 @@ _FOLDERS = (TRAJECTORIES, "canaries", "heldout", "checkpoints")
 class _StoredAs(msgspec.Struct, frozen=True):
     name: str
     path: str
-    """Of the run then: a copy of its directory is another run."""
+    """The run's path at that time: a copy of the directory is another run."""
 
 
 class RunDirectory:
-    """Where a run keeps what it did. Made by `create`."""
+    """The files of a run. Made by `create`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,11 +103,12 @@ class RunDirectory:
         self._stored_as = path / "stored_as.json"
         self._lines = LineWriter()
         self._is_made = False
-        """Whether the folder itself was not there before."""
+        """True if `create` made the folder itself."""
 
     @classmethod
     def create(cls, out: Path | None, *, now: datetime, kind: str = "eval") -> "RunDirectory":
-        """Take the folder `out`, or a new one under `runs/` named after what it is and the time."""
+        """Take the folder `out`, or make a new one under `runs/` named after the kind and the
+        time."""
         is_made = out is None or not out.exists()
         directory = cls(_new_folder(kind, now) if out is None else out)
         directory._is_made = is_made
@@ -118,17 +119,17 @@ class RunDirectory:
         return directory
 
     def mend(self) -> None:
-        """Drop lines that a crash cut short. For the one process that drives the run."""
+        """Remove lines that a crash cut short. Only for the controller process."""
         with writing(self.path):
             own = (self.results, self.canaries, self.steps, self.held_out, self.held_out_trials)
             for file in own:
                 _mend(file)
 
     def discard(self, ledger: Location | None = None) -> None:
-        """Remove a run that came to nothing before its first trial, and no file of others: none
-        of these was there when it was made."""
+        """Remove a run that failed before its first trial. Removes only files of the run: none of
+        them existed before it."""
         with contextlib.suppress(OSError):
-            # In this order: killed in between, it is a run still, or not in the way of the next.
+            # In this order: if killed in between, it is still a run, or does not block the next.
             for file in (self.status, self._stored_as):
                 file.unlink(missing_ok=True)
             (ledger or Location(self.path, self.path)).discard()
@@ -139,7 +140,7 @@ class RunDirectory:
                 self.path.rmdir()
 
     def _check_free(self) -> None:
-        """Refuse a folder that holds what a run would write itself."""
+        """Refuse a folder that holds files a run would write."""
         if self.trials.exists() and any(self.trials.iterdir()):
             raise UsageError(
                 f"{self.path} already holds trials, and every attempt is kept: "
@@ -156,7 +157,7 @@ class RunDirectory:
         lines += (self.held_out, self.held_out_trials)
         others = [self.summary, self.picture, self.status, self.controller]
         others += [self.path / FILE, self.path / POINTER]
-        # These are made before its config, so with them it is of a run that never began.
+        # These are made before the config: with them, the config is of a run that never began.
         if not (self.trials.is_dir() and self.results.is_file()):
             others.append(self.config)
         taken = [*filter(_has_content, lines), *filter(os.path.lexists, others)]
@@ -165,15 +166,14 @@ class RunDirectory:
         return sorted(path.name for path in taken)
 
     def stored_as(self) -> str:
-        """What the run is called where others keep theirs, too, and no other is: in a storage, in
-        a project of figures. Made once, and kept: a run that goes on finds what it stored. For the
-        one process that drives the run."""
+        """The run's unique name in shared places: a storage, a project of metrics. Made once and
+        stored, so that a resumed run finds its files. Only for the controller process."""
         path = str(self.path.resolve())
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             kept = msgspec.json.decode(self._stored_as.read_bytes(), type=_StoredAs)
             if kept.path == path:
                 return kept.name
-        # What was stored elsewhere under another name is found: rows have whole paths of it.
+        # A new name loses no trajectory: rows have full paths of those stored under an old name.
         plain = re.sub(r"[^A-Za-z0-9._-]", "_", self.name)
         made = _StoredAs(f"{plain}-{short_id()}", path)
         write_whole(self._stored_as, msgspec.json.encode(made), lasting=True)
@@ -184,7 +184,7 @@ class RunDirectory:
         return self.path.resolve().name
 
     def trial(self, task: str, attempt: int, agent: str = "") -> Path:
-        """The folder of one attempt. The agent is named where a run has several."""
+        """The folder of one attempt. The agent is part of the name in a run with several."""
         return self.trials / (f"{task}.{agent}.{attempt}" if agent else f"{task}.{attempt}")
 
     def canary(self, task: str, number: int) -> Path:
@@ -196,11 +196,12 @@ class RunDirectory:
         return self.trials / _of_ticket(task, ticket)
 
     def evaluated(self, task: str, ticket: str) -> Path:
-        """The same of an evaluation. Held-out tasks may have the names of others."""
+        """The folder of one ticket of an evaluation. Held-out tasks may share names with other
+        tasks."""
         return self.path / "heldout" / _of_ticket(task, ticket)
 
     def folder_of(self, row: Row) -> Path:
-        """The folder that a row's trial wrote."""
+        """The folder of a row's trial."""
         if row.folder:
             return self.path / row.folder
         if row.ticket:
@@ -208,32 +209,32 @@ class RunDirectory:
         return self.trial(row.task, row.attempt, row.agent)
 
     def inside(self, path: Path | str) -> str:
-        """A path as it is written to files of the run: relative to it, where it leads into it."""
+        """A path as written to files of the run: relative if it is inside the run directory."""
         path, here = Path(path).absolute(), self.path.absolute()
         return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
     def stored(self, trajectory: str) -> str:
-        """The whole path of a trajectory, by what its row says."""
+        """The full path of a trajectory, from the path in its row."""
         if not trajectory or "://" in trajectory:
             return trajectory
         path = self.path.absolute() / trajectory
         moved = self.path.absolute() / TRAJECTORIES / path.name
-        # Rows of earlier versions have whole paths, which lead nowhere once the run has moved.
+        # Rows of earlier versions have full paths, which are invalid once the run has moved.
         if Path(trajectory).is_absolute() and not path.exists() and moved.exists():
             return str(moved)
         return str(path)
 
     def next_canary(self) -> int:
-        """The number of the next canary: none is ever used again."""
+        """The number of the next canary. Numbers are never reused."""
         numbers = (path.name.rpartition(".")[2] for path in (self.path / "canaries").glob("*.*"))
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     async def append(self, row: Row) -> None:
-        """Keep a finished trial; returns when its line is in the file."""
+        """Append a finished trial; returns when its line is in the file."""
         await self._lines.write(self.results, row)
 
     def settle(self) -> None:
-        """Put the rows so far on the disk itself. Takes its time."""
+        """Sync the rows so far to the disk. Slow."""
         with writing(self.results), self.results.open("rb") as file:
             os.fsync(file.fileno())
 
@@ -250,11 +251,11 @@ class RunDirectory:
         await self._lines.write(self.held_out, measured)
 
     async def flush(self) -> None:
-        """Wait until no line is on its way to a file."""
+        """Wait until all queued lines are written."""
         await self._lines.flush()
 
     def finish(self, summary: msgspec.Struct) -> None:
-        """Write the summary: whole, or not there."""
+        """Write the summary atomically."""
         text = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
         write_whole(self.summary, text, lasting=True)
 
@@ -265,12 +266,12 @@ def next_use(folder: Path) -> Path:
 
 
 def last_use(folder: Path) -> Path:
-    """The name of a trial's folder that a trial used last; the usual one where none did."""
+    """The name of a trial's folder that was used last; the usual one if none was."""
     return [folder, *itertools.takewhile(os.path.lexists, folder_names(folder))][-1]
 
 
 def write_whole(path: Path, data: bytes, *, lasting: bool = False) -> None:
-    """Write a file under a temporary name and rename it. `lasting`: onto the disk itself."""
+    """Write a file atomically, by a temporary name and a rename. `lasting`: sync it to the disk."""
     part = path.with_name(f"{path.name}{PART}")
     with writing(path):
         with part.open("wb") as file:
@@ -290,7 +291,7 @@ def _of_ticket(task: str, ticket: str) -> str:
 
 
 def _mend(path: Path) -> None:
-    """Cut off a last line without its end: what is appended would be lost with it."""
+    """Truncate an incomplete last line: the next line appended to it would be lost."""
     if not path.exists():
         return
     with path.open("r+b") as file:
@@ -302,7 +303,7 @@ def _mend(path: Path) -> None:
 
 
 def _new_folder(kind: str, now: datetime) -> Path:
-    """Make `runs/<kind>-<time>`, with a number behind it where another run took the name."""
+    """Make `runs/<kind>-<time>`, with a number appended if the name is taken."""
     name = f"{kind}-{now:%Y%m%d-%H%M%S}"
     with writing(RUNS):
         RUNS.mkdir(exist_ok=True)

@@ -1,10 +1,9 @@
-"""Files of lines, each a JSON object by itself, as a run's directory has them.
+"""JSON lines: reads files of one JSON object per line, and appends to them.
 
-Appends lines to the files of a run, in order and off the event loop.
-
-A run directory may be on a file system that takes seconds to answer. The loop that hands out
-tickets must not wait for it, so lines are queued and written by a thread, those that are queued
-together in one go. A line counts as written when its `write` returns.
+Appends are in order and off the event loop. A run directory may be on a file system that takes
+seconds to answer, and the loop that hands out tickets must not wait for it. So lines are queued
+and written by a thread, all queued lines in one write. A line is written when its `write`
+returns.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_lines(path: Path, kind: type[_T]) -> Iterator[_T]:
-    """The lines of a file, if there is one. A line that is damaged is named, and left out."""
+    """The lines of a file, if it exists. Damaged lines are logged and skipped."""
     if not path.exists():
         return
     decoder = msgspec.json.Decoder(kind)
@@ -60,7 +59,7 @@ class LineWriter:
     async def write(self, path: Path, row: msgspec.Struct) -> None:
         """Append a line; returns when it is in the file.
 
-        It is queued before this first waits, and stays queued where the caller is cancelled.
+        The line is queued before the first await, and stays queued if the caller is cancelled.
         """
         if self._failed is not None:
             raise UsageError(str(self._failed))
@@ -99,7 +98,7 @@ class LineWriter:
                 entry.written.set_result(None)
             else:
                 entry.written.set_exception(UsageError(str(self._failed)))
-                entry.written.exception()  # a cancelled caller does not ask for it
+                entry.written.exception()  # a cancelled caller does not retrieve the exception
 
 
 def _append(path: Path, lines: bytes) -> None:
@@ -118,7 +117,7 @@ def _append(path: Path, lines: bytes) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Generator[None]:
-    """Turn an OSError into a one-line error that says what to do."""
+    """Turn an OSError into a one-line error with a remedy."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From a config to all that a run needs, checked before anything is started."""
+"""The plan of a run: its config and all parts derived from it, checked before anything starts."""
 
 import os
 import shlex
@@ -27,7 +27,7 @@ from plimsoll.workers.worker.trajectory_store import check_writable
 __all__ = ["SAME_EVERYWHERE", "Plan", "command_line", "validate_command", "worker_variables"]
 
 SAME_EVERYWHERE = ("oracle", "nop")
-"""Agents whose rewards are meant to be equal: that they are says nothing."""
+"""Agents whose rewards are expected to be equal, so equal rewards are no evidence of a fault."""
 
 _SERVED = ("tiny", "torch")
 """Policies that the trainer itself serves."""
@@ -35,25 +35,25 @@ _SERVED = ("tiny", "torch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run is going to do. Made by `make`."""
+    """The plan of a run. Made by `make`."""
 
     config: Config
     settings: Settings
     trained: TaskSet
     held_out: TaskSet
-    """What it is measured on, by [evaluation]."""
+    """The tasks of held-out evaluations, from [evaluation]."""
     canaries: Canaries | None
     assets: StagedAssets | None
     policy: PolicySpec | None
-    """Who answers for the policy, where the agent asks one."""
+    """The policy's servers; None if the agent asks no policy."""
     served: ServedPolicy | None
-    """The same, where the caller serves it: of this process only, and not in the config."""
+    """The policy that the caller serves: known to this process only, and not in the config."""
     environment: dict[str, str] = field(repr=False)
-    """What workers get of this process's variables."""
+    """Environment variables of this process that workers get."""
 
     @classmethod
     def make(cls, config: Config, served: ServedPolicy | None = None) -> "Plan":
-        """Check all that can be checked; raises what a person can mend."""
+        """Check everything that can be checked. Raises errors that the user can fix."""
         config = _in_mode(config)
         _check_group(config)
         run, evaluation = config.run, config.evaluation
@@ -79,7 +79,7 @@ class Plan:
             environment=worker_variables(config.workers.env),
         )
         made = made._admit(require_validation=config.breaker.require_validation)
-        if config.workers.engine == "process":  # those of a cluster are on other hosts
+        if config.workers.engine == "process":  # workers of a cluster are on other hosts
             for tasks in (made.trained, made.held_out):
                 check_compose(run.backend, tasks.admitted.values())
         if config.storage.trajectories is not None:
@@ -87,9 +87,9 @@ class Plan:
         return made
 
     def validated(self) -> "Plan":
-        """The same once every task was validated: without those that failed.
+        """The plan after validation, without the tasks that failed.
 
-        Raises where those are most.
+        Raises if too many failed.
         """
         made = self._admit(require_validation=True)
         made = replace(made, trained=linted(made.trained), held_out=linted(made.held_out))
@@ -98,15 +98,15 @@ class Plan:
         return made
 
     async def surveyed(self) -> "Plan":
-        """The same, with what the policy's servers can return: workers are told, and start without
-        asking. Raises `PolicyError` where none of them serves."""
+        """The plan with the capabilities of the policy's servers, so that workers start without
+        asking for them. Raises `PolicyError` if none of them serves it."""
         if self.policy is None:
             return self
         key = None if self.served is None else self.served.key
         return replace(self, policy=await self.policy.surveyed(key))
 
     def _admit(self, *, require_validation: bool) -> "Plan":
-        """By what is known of the tasks now."""
+        """Admit tasks by their current standing."""
         run, breaker = self.config.run, self.config.breaker
         policy = AdmissionPolicy(
             require_validation=require_validation,
@@ -129,13 +129,13 @@ class Plan:
 
     @property
     def tasks(self) -> Mapping[str, Task]:
-        """All of training that are there: what is under way of one that is left out now comes
-        to its end."""
+        """All tasks of the training folder: live groups of a task that is now left out still
+        finish."""
         return self.trained.tasks
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Tasks in quarantine, which do not run, with the reason; the held-out ones too."""
+        """Quarantined tasks, which do not run, with the reason; held-out tasks too."""
         held_out = {f"{name} (held-out)": why for name, why in self.held_out.left_out.items()}
         return {**self.trained.left_out, **held_out}
 
@@ -144,7 +144,7 @@ class Plan:
         return self.trained.unknown_keys + self.held_out.unknown_keys
 
     def order(self) -> DataOrder:
-        """Which task each prompt stands for."""
+        """The order of the data: the task of each prompt."""
         run = self.config.run
         return DataOrder(sorted(self.trained.admitted), seed=run.seed, epochs=run.epochs)
 
@@ -153,11 +153,11 @@ class Plan:
         return self.config.run.steps
 
     def watched(self, *, stops: bool) -> BreakerPolicy:
-        """What the run's breaker allows, and whether it stops it."""
+        """The limits of the run's breaker. `stops`: a trip stops the run."""
         size = self.settings.group_size
         return BreakerPolicy.of_run(
             step=self.settings.batch_groups * size,
-            # A critic learns from groups whose members all get the same, too.
+            # A critic also learns from groups whose members all get the same reward.
             group=1 if self.config.training.algorithm == "ppo" else size,
             tasks=len(self.trained.admitted),
             expects_equal=self.config.run.agent in SAME_EVERYWHERE,
@@ -166,9 +166,9 @@ class Plan:
 
 
 def command_line(command: str, path: Path, options: Mapping[str, object]) -> str:
-    """A command for a shell. An option that is None or False is left out, True is a flag.
+    """A command for a shell. None and False omit an option, True makes it a flag.
 
-    One with several values is given once for each.
+    An option with several values is repeated for each.
     """
     words = ["plimsoll", command, str(path)]
     for option, value in options.items():
@@ -192,7 +192,7 @@ def validate_command(config: Config, tasks: str | None = None) -> str:
 
 
 def _in_mode(config: Config) -> Config:
-    """With the depth and the bound on age that the mode of training stands for."""
+    """Set the depth and the staleness bound of the training mode."""
     if config.training.policy is None or config.training.mode == "async":
         return config
     run = config.run
@@ -247,7 +247,7 @@ def _load(path: str | None, key: str, config: Config, assets: StagedAssets | Non
 
 
 def _trials(config: Config, tasks: int) -> int:
-    """How many trials a run will have, at least."""
+    """The least number of trials of a run."""
     run = config.run
     groups = [tasks * run.epochs] if run.epochs is not None else []
     groups += [run.steps * run.batch_groups] if run.steps is not None else []

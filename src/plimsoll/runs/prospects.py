@@ -16,7 +16,8 @@ __all__ = ["Prospects"]
 
 
 class Prospects:
-    """The next trials, as far as the ledger can tell. Reads the books, and changes nothing."""
+    """The next trials, as far as the ledger determines them. Reads the books and changes
+    nothing."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Prospects:
         self._monitor = monitor
 
     def next(self, waiting: Iterable[str], slots: int, *, is_stopped: bool) -> list[Kind]:
-        """The next trials in order, at most one for each slot.
+        """The next trials in order, at most one per slot.
 
         `waiting` are admitted tickets without a worker. `is_stopped`: no more training trials and
         canaries are started.
@@ -61,7 +62,7 @@ class Prospects:
                 yield _kind(self._plan.tasks, found[0].task)
 
     def _prompts(self, order: DataOrder) -> Iterator[Kind]:
-        """Of groups that will be admitted, as many as the steps that are left can use."""
+        """Trials of groups that will be admitted, as many as the remaining steps can use."""
         books, settings = self._ledger.books, self._plan.settings
         steps = self._plan.steps
         usable = None
@@ -73,7 +74,7 @@ class Prospects:
             yield from itertools.repeat(_kind(self._plan.tasks, task), settings.group_size)
 
     def _names(self, order: DataOrder) -> Iterator[str]:
-        """The tasks of prompts that come again, then of new ones."""
+        """The tasks of requeued prompts, then of new ones."""
         books = self._ledger.books
         again = sorted(books.pending.values(), key=lambda one: (one.after, one.prompt))
         yield from (one.task for one in again if one.after <= books.next_prompt)

@@ -1,4 +1,4 @@
-"""Where a run goes on from, after whatever happened to the process that drove it."""
+"""Recovery: finds the state from which a run continues after its process ended or was killed."""
 
 import asyncio
 import logging
@@ -26,19 +26,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a run begins with."""
+    """The state that a run continues from."""
 
     buffer: RolloutBuffer
     checkpoint: Checkpoint | None
-    """The weights to go on from; None where the first ones are meant, or nothing is trained."""
+    """The weights to continue from; None for the initial ones, or if nothing is trained."""
     folder: Path | None
-    """Where its files are."""
+    """The folder of the checkpoint."""
     lost: int
-    """Trials that ran when the process before was killed."""
+    """The number of trials that were running when the earlier process was killed."""
     steps: list[Step]
-    """Those that were committed and not undone."""
+    """The committed steps that were not undone."""
     damaged: tuple[str, ...] = ()
-    """Checkpoints that are newer, and cannot be used: which, and what is wrong with each."""
+    """Newer checkpoints that cannot be used, each with its damage."""
 
 
 def checkpoints_of(directory: RunDirectory, plan: Plan) -> Checkpoints:
@@ -46,11 +46,11 @@ def checkpoints_of(directory: RunDirectory, plan: Plan) -> Checkpoints:
 
 
 async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains: bool) -> Restored:
-    """Bring the books to where the run can go on, which for a new run is where they are.
+    """Bring the books to a state that the run can continue from. A new run is unchanged.
 
-    Workers die with the process that drives a run, so whatever ran is lost, and tried again.
-    A trainer goes on from its last checkpoint; where nothing is trained, every version is as
-    good as the first, and none has to be gone back to.
+    Workers die with the controller, so running trials are lost and retried. A trainer continues
+    from its last checkpoint. If nothing is trained, all versions are equivalent and no step is
+    undone.
     """
     _check_tasks(ledger, plan)
     lines = list(read_lines(directory.steps, Step))
@@ -64,11 +64,11 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     lost = await RolloutBuffer(directory).note_lost(ledger.books)
     at = ledger.books.version if not trains else FIRST_VERSION if found is None else found.version
     await ledger.recover(at, lambda _ticket, _worker: False)
-    _check_tasks(ledger, plan)  # of steps that were undone, too
+    _check_tasks(ledger, plan)  # the undone steps have groups too
     await ledger.readmit(plan.trained.admitted)
     buffer = RolloutBuffer.load(directory, ledger.books)
     if missing := buffer.missing(ledger.books):
-        # A power cut takes lines with it that the ledger has buffer.
+        # A power cut may lose rows of rollouts that are in the ledger.
         await ledger.distrust(missing, Void(Cause.LOST, f"{directory.results} has no line of it"))
         _log.warning(
             "%s has no line of %d rollouts that were graded: they are made again",
@@ -88,14 +88,14 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
 def _latest_whole(
     checkpoints: Checkpoints, books: Books
 ) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The newest whose files are what was written, and what is wrong with those after it."""
+    """The newest checkpoint with intact files, and the damage of those after it."""
     damaged: list[str] = []
     for found in checkpoints.fitting(books):
         if not (wrong := checkpoints.verify(found)):
             return found, tuple(damaged)
         damaged.append(f"{checkpoints.path(found)}: {wrong[0]} is not what was written")
     if damaged:
-        # To begin again from the first weights is nothing to decide for somebody.
+        # Restarting from the initial weights is a decision for the user.
         raise LedgerError(
             f"no checkpoint can be used: {'; '.join(damaged)}. Put the files back from a copy, or "
             f"remove {checkpoints.folder} to go on from the first weights"
@@ -104,10 +104,11 @@ def _latest_whole(
 
 
 def _check_whole(ledger: Ledger, directory: RunDirectory, steps: Iterable[Step]) -> None:
-    """A step's line is written while the ledger has its batch on the disk: one of which the books
-    cannot know says that they have lost their last events.
+    """Refuse a ledger that has lost its last events.
 
-    Going on without them would train on the same prompts again, from weights that have seen them.
+    The line of a step is written after its batch is in the ledger on the disk, so a line of a step
+    unknown to the books proves the loss. Continuing would train on the same prompts again, from
+    weights that have seen them.
     """
     for step in steps:
         if is_beyond(ledger.books, Version.parse(step.version)):
@@ -120,7 +121,7 @@ def _check_whole(ledger: Ledger, directory: RunDirectory, steps: Iterable[Step])
 
 
 def _check_tasks(ledger: Ledger, plan: Plan) -> None:
-    """What is under way must have its task."""
+    """Refuse to continue if the task of a live group or a requeued prompt is missing."""
     books = ledger.books
     begun = {group.task for group in books.groups.values()}
     begun |= {pending.task for pending in books.pending.values()}

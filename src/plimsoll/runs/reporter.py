@@ -1,4 +1,4 @@
-"""What a run says of itself: its status now, a line for each step, its summary at the end."""
+"""The reports of a run: its current status, a line for each step, its summary at the end."""
 
 import asyncio
 import contextlib
@@ -33,12 +33,12 @@ __all__ = ["Reporter"]
 _SHOWN_STEPS = 60
 _STATUS_SECONDS = 1.0
 _CHECKED_EVENTS = 200_000
-"""A longer journal is not proven at the end of a run: it would take a while."""
+"""The longest journal that is checked at the end of a run: a longer one takes too long."""
 
 
 @dataclass(slots=True)
 class Reporter:
-    """Looks at the parts of a run, and writes down what they are like."""
+    """Reads the parts of a run and writes its reports."""
 
     plan: Plan
     directory: RunDirectory
@@ -47,11 +47,11 @@ class Reporter:
     monitor: BreakerMonitor
     scheduler: Scheduler
     steps: list[Step]
-    """Those that were committed, in earlier lives of the run too."""
+    """The committed steps, including those of earlier processes."""
     held_out: list[HeldOutResult]
-    """The evaluations, in earlier lives too, in the order of their steps."""
+    """The evaluations, including those of earlier processes, in the order of their steps."""
     ledger_at: str = ""
-    """Where the ledger is and why, if it is not in the run directory."""
+    """The location of the ledger and the reason, if it is not in the run directory."""
     kind: str = "run"
     """`run`, `eval`, `validate`, `trl` or `verl`."""
     counts: Callable[[], TrialCounts] | None = None
@@ -62,14 +62,15 @@ class Reporter:
     _ended: bool = False
     _waited: float = 0.0
     _before: float = 0.0
-    """What the steps of earlier lives took."""
+    """The duration of the steps of earlier processes."""
 
     def __post_init__(self) -> None:
         self._before = sum(step.seconds for step in self.steps)
 
     @property
     def seconds(self) -> float:
-        """Of all lives, as far as they came to a step: like the steps and trials told with it."""
+        """The running time of this process and of the committed steps of earlier ones, in
+        seconds."""
         return self._before + time.monotonic() - self.began
 
     @property
@@ -78,16 +79,16 @@ class Reporter:
         return round(self.scheduler.finished / life, 3) if life > 0 else 0.0
 
     def waited(self, seconds: float) -> None:
-        """The trainer has waited for a batch."""
+        """Record the time that the trainer waited for a batch."""
         self._waited += seconds
 
     async def evaluated(self, measured: HeldOutResult) -> None:
-        """An evaluation is over."""
+        """Record a finished evaluation."""
         self.held_out.append(measured)
         await self.directory.append_held_out(measured)
 
     async def step(self, batch: Batch, version: Version, skipped: str = "") -> Step:
-        """Keep a line of a step that is about to be committed, as this version."""
+        """Write the line of a step that is about to be committed as this version."""
         members = [member for group in batch.groups for member in group.members]
         now = time.monotonic()
         made = Step(
@@ -104,7 +105,7 @@ class Reporter:
             skipped=skipped,
         )
         self._last, self._waited = now, 0.0
-        # One that could not be committed at first is told again.
+        # A step whose commit failed is recorded again.
         self.steps[:] = [*(step for step in self.steps if step.step < made.step), made]
         await self.directory.append_step(made)
         return made
@@ -147,18 +148,18 @@ class Reporter:
         )
 
     async def keep_status(self) -> None:
-        """Write the status each second, until it is cancelled."""
+        """Write the status each second, until cancelled."""
         while True:
             await asyncio.to_thread(self._write, self.status())
             await asyncio.sleep(_STATUS_SECONDS)
 
     def end_status(self) -> None:
-        """Write it a last time. Whatever else is about to write it comes too late."""
+        """Write the status for the last time. Later writes are ignored."""
         last = msgspec.structs.replace(self.status(), state="ended", workers=[], workers_wait="")
         self._write(last, is_last=True)
 
     def summary(self) -> RunSummary:
-        """The whole run, once nothing of it runs any more."""
+        """The summary of the run, once no trial runs."""
         books, scheduler = self.ledger.books, self.scheduler
         # The last line may be of a step that was not committed.
         rewards = [step.reward for step in self.steps if step.step <= books.version.number]
@@ -191,7 +192,7 @@ class Reporter:
         )
 
     def diagnosis(self) -> Diagnosis | None:
-        """Why the breaker tripped, if it did."""
+        """The diagnosis of the breaker's trip; None without one."""
         breaker = self.monitor.breaker
         if (trip := breaker.trip) is None:
             return None
@@ -236,12 +237,12 @@ class Reporter:
         return audit(self.directory.path).problems
 
     def _write(self, status: Status, *, is_last: bool = False) -> None:
-        # A thread that nobody waits for any more may still be at the one before.
+        # A thread of a cancelled call may still be writing the previous status.
         with self._writing:
             if self._ended:
                 return
             self._ended = is_last
-            # The results would not be kept either, and say so; a status can be missed.
+            # A failing disk is reported by the writes of results; a missing status is harmless.
             with contextlib.suppress(UsageError):
                 write_whole(self.directory.status, msgspec.json.encode(status))
 

@@ -1,6 +1,6 @@
-"""What is kept of a finished trial, and the figures made of it.
+"""The result row of a finished trial, and the statistics over rows.
 
-A mean is over graded trials only. Where none is graded there is no mean: it is None here,
+A mean is over graded trials only. Without a graded trial there is no mean: it is None here,
 `null` in JSON and a dash on the screen, never 0.
 """
 
@@ -44,41 +44,41 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None
     seconds: float
     agent: str = ""
-    """Who acted, where it was not the run's one agent."""
+    """The agent, if it is not the run's own."""
     ticket: str = ""
-    """Its name in the ledger, where the run keeps one."""
+    """The trial's ticket in the ledger, if the run has one."""
     trial: str = ""
-    """The trial's id, which `verdict.json` and the ledger have too. A ticket that a power cut took
-    out of the ledger is tried again, by a trial with another id."""
+    """The trial's id, also in `verdict.json` and the ledger. A ticket that a power cut removed from
+    the ledger is tried again, by a trial with another id."""
     folder: str = ""
     """The trial's folder, relative to the run directory."""
     trajectory: str = ""
-    """Where its trajectory is: relative to the run directory, or else a whole fsspec path."""
+    """The path of the trajectory: relative to the run directory, or a full fsspec path."""
     turns: int | None = None
-    """Answers of the policy; None where the agent asks none."""
+    """The number of the policy's answers; None if the agent asks no policy."""
     prompt_tokens: int | None = None
-    """Of all prompts, each with all that it repeats."""
+    """Summed over all prompts, including repeated context."""
     answer_tokens: int | None = None
     sandbox_seconds: float | None = None
-    """How long its sandbox took to start."""
+    """The start time of the sandbox."""
     paused_seconds: float | None = None
-    """How long the policy was paused for new weights while its agent worked, where it was."""
+    """The time that the policy was paused for new weights while the agent worked, if it was."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the breaker tripped, for a person."""
+    """The explanation of a breaker's trip, for a person."""
 
     rule: str
     said: str
-    """What happened: the numbers and their limits."""
+    """The event: the numbers and their limits."""
     evidence: list[str]
     look: str | None
     """The folder of a trial to look at."""
     remedies: list[str]
     go_on: list[str]
-    """Commands, each with what it is for."""
+    """Commands, each with its purpose."""
     stopped: bool
-    """The run was stopped for it; otherwise it went on as it was told to."""
+    """True if the trip stopped the run; otherwise it continued as requested."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,17 +92,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trials_per_minute: float
     results: list[Row]
     breaker: Diagnosis | None = None
-    """Only where it tripped."""
+    """Only if the breaker tripped."""
     pool: PoolStats | None = None
-    """How the run's sandboxes were started, where any was."""
+    """Statistics of sandbox starts, if there were any."""
     turns: int | None = None
-    """Of all trials, where the agent asks a policy."""
+    """Summed over all trials, if the agent asks a policy."""
     prompt_tokens: int | None = None
     answer_tokens: int | None = None
 
 
 def row_of(order: Order, result: Result, *, folder: str) -> Row:
-    """The row of a finished ticket; `folder` is the trial's, relative to the run directory."""
+    """The row of a finished ticket. `folder` is the trial's, relative to the run directory."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
     usage, started = result.usage, result.phases.get("start")
@@ -131,34 +131,34 @@ def row_of(order: Order, result: Result, *, folder: str) -> Row:
 
 
 def first_error(errors: BaseExceptionGroup[PlimsollError]) -> PlimsollError:
-    """One error for a person, where several tasks failed with the same one."""
+    """The first error of a group, for a person: several tasks may fail with the same one."""
     first = errors.exceptions[0]
     return first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def voided(row: Row, cause: Cause, reason: str) -> Row:
-    """The row of a trial whose grade turned out to be worth nothing."""
+    """The row of a trial whose grade was revoked."""
     return replace(row, verdict="void", reward=None, rewards=None, cause=cause, reason=reason)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """What is known of it, or None where nothing is."""
+    """The sum of the known counts; None without any."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def mean(rewards: Iterable[float]) -> float | None:
-    """The mean, or None of nothing."""
+    """The mean; None of an empty sequence."""
     numbers = list(rewards)
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 @dataclass(slots=True)
 class TrialCounts:
-    """The results of a run without training, in figures."""
+    """Counts and rewards of a run without training."""
 
     total: int = 0
-    """Trials that were asked for."""
+    """The number of requested trials."""
     graded: int = 0
     void: dict[str, int] = field(default_factory=dict[str, int])
     rewards: float = 0.0
@@ -182,7 +182,7 @@ class TrialCounts:
 
 @dataclass(slots=True)
 class Tally:
-    """The trials that have finished, of one task or of all."""
+    """The finished trials of one task or of all."""
 
     rows: list[Row] = field(default_factory=list[Row])
 
@@ -203,18 +203,18 @@ class Tally:
 
     @property
     def void(self) -> dict[str, int]:
-        """How many trials are void, by cause, the most frequent first."""
+        """The number of void trials by cause, the most frequent first."""
         return dict(Counter(row.cause.value for row in self.rows if row.cause).most_common())
 
     def by_task(self) -> dict[str, "Tally"]:
-        """One tally a task, in the order of the tasks' names."""
+        """One tally per task, sorted by name."""
         tallies: dict[str, Tally] = {}
         for row in self.rows:
             tallies.setdefault(row.task, Tally()).add(row)
         return dict(sorted(tallies.items()))
 
     def summary(self, *, tasks: int, seconds: float) -> Summary:
-        """The whole run as one object, its results by task and attempt."""
+        """The summary of the run, with its results by task and attempt."""
         return Summary(
             tasks=tasks,
             trials=self.trials,

@@ -1,4 +1,4 @@
-"""What is kept of rollouts until their group is trained on: a row each, on the disk first."""
+"""The rollout buffer: the rows of rollouts until their group is trained on, backed by files."""
 
 import asyncio
 from collections.abc import Iterable
@@ -25,45 +25,45 @@ class RolloutBuffer:
         self._directory = directory
         self._rows: dict[str, Row] = {}
         self._folders: dict[str, str] = {}
-        """Of void members too, by their tickets."""
+        """The folder of each ticket, void members included."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     @classmethod
     def load(cls, directory: RunDirectory, books: Books) -> "RolloutBuffer":
-        """Those that a run had when it ended, in whatever way."""
+        """The buffer of an earlier process, from the run directory and the books."""
         made = cls(directory)
         for row in read_lines(directory.results, Row):
             found = books.find(row.ticket) if row.ticket else None
-            # A power cut may leave the row of a trial that the ledger knows nothing of, and take
-            # that of the trial which the ticket's grade is of.
+            # A power cut may leave the row of a trial that is not in the ledger, and lose the row
+            # of the graded trial of the same ticket.
             if found is not None and found[1].trial in ("", row.trial):
                 made._note(row, is_graded=found[1].state is MemberState.GRADED)
         return made
 
     def _note(self, row: Row, *, is_graded: bool) -> None:
-        """The last row of a ticket counts: one may say that the grade before is worth nothing."""
+        """Keep the last row of a ticket: it may revoke an earlier grade."""
         self._rows.pop(row.ticket, None)
         if is_graded and row.reward is not None:
             self._rows[row.ticket] = row
         self._folders[row.ticket] = row.folder
 
     async def add(self, row: Row) -> None:
-        """A trial has come to its end; returns when its line is in the file."""
+        """Add a finished trial; returns when its line is in the file."""
         self._note(row, is_graded=True)
         await self._directory.append(row)
 
     def take(self, tickets: Iterable[str]) -> list[Row]:
-        """The rows of these, which are kept here no longer: their grades may be worth nothing."""
+        """Remove and return the rows of these tickets: their grades may be revoked."""
         return [row for ticket in tickets if (row := self._rows.pop(ticket, None)) is not None]
 
     async def void(self, rows: Iterable[Row], verdict: Void) -> None:
-        """Note that the grades of these are worth nothing."""
+        """Write void rows for these: their grades are revoked."""
         await self._append(voided(row, verdict.cause, verdict.reason) for row in rows)
 
     def missing(self, books: Books) -> list[str]:
-        """Graded members of live groups of which there is no row: what they said is not found."""
+        """Tickets of graded members of live groups without a row: their trajectory is unknown."""
         return [
             group.ticket(place)
             for group in books.groups.values()
@@ -72,7 +72,7 @@ class RolloutBuffer:
         ]
 
     async def note_lost(self, books: Books) -> int:
-        """Note tickets that ran when the run was killed; how many."""
+        """Write void rows for tickets that ran when the run was killed; returns their number."""
         lost = [
             self._lost(group, place)
             for group in books.groups.values()
@@ -83,21 +83,21 @@ class RolloutBuffer:
         return len(lost)
 
     async def _append(self, rows: Iterable[Row]) -> None:
-        """All at once, in their order."""
+        """Append all at once, in order."""
         await asyncio.gather(*(self._directory.append(row) for row in rows))
 
     def forget(self, books: Books) -> None:
-        """Drop what belongs to groups that are no more."""
+        """Drop the tickets of groups that left the books."""
         self.drop([ticket for ticket in self._folders if books.find(ticket) is None])
 
     def drop(self, tickets: Iterable[str]) -> None:
-        """Forget these tickets: they are over, or were tried again under another name."""
+        """Drop these tickets: they are finished, or were retried under another name."""
         for ticket in tickets:
             self._rows.pop(ticket, None)
             self._folders.pop(ticket, None)
 
     def batch(self, groups: Iterable[Group], books: Books) -> Batch:
-        """What a trainer is given of groups."""
+        """The batch of these groups, for a trainer."""
         return Batch(
             step=books.version.number + 1,
             version=books.version,
@@ -113,7 +113,7 @@ class RolloutBuffer:
         row = self._rows.get(ticket)
         is_graded = member.state is MemberState.GRADED
         if is_graded and row is None:
-            # Taken for one that said nothing, it would be trained on as such.
+            # Without its row it would be trained on as a rollout without answers.
             raise LedgerError(
                 f"{ticket} is graded and about to be trained on, and what it said is not known: "
                 f"a bug in Plimsoll; go on with the run, and it is looked for in "
@@ -158,7 +158,7 @@ class RolloutBuffer:
 
 
 def attempt_of(group: Group, place: int) -> int:
-    """The number of a trial among those of its prompt's task, counted from 1."""
+    """The number of a trial among those of its group's task, counted from 1."""
     return group.prompt * len(group.members) + place + 1
 
 

@@ -1,11 +1,11 @@
-"""Rollouts for a trainer: batches of groups, each used once whatever happens.
+"""Rollouts for a trainer: batches of groups, each consumed exactly once.
 
     async with plimsoll.Rollouts("run.toml") as rollouts:
         async for batch in rollouts.batches():
             ...
             await rollouts.commit(batch, save)
 
-Rollouts go on while a batch is trained on, on the same event loop: train in a thread.
+Rollouts continue during training, on the same event loop: train in a thread.
 """
 
 import asyncio
@@ -46,18 +46,18 @@ _log = logging.getLogger(__name__)
 Save = Callable[[Path], None]
 """Writes a checkpoint's files into a folder."""
 Prepare = Callable[["Rollouts"], Awaitable[None]]
-"""Called once it is known where the run goes on from, and before anything is rolled out."""
+"""Called when the version to continue from is known, before anything is rolled out."""
 Publish = Callable[[Version], Awaitable[None]]
-"""Has all that is generated from now on be of a version."""
+"""Makes the policy generate with a version from now on."""
 
 
 class Rollouts(RunSession):
-    """A run. Where its directory is that of a run already, it goes on with it.
+    """A run. If its directory is that of an earlier run, it continues that run.
 
-    `trains`: the caller trains, so that after a crash the run goes back to the last checkpoint,
-    or to its start where there is none. Without it every version is as good as the first.
+    `trains`: the caller trains, so after a crash the run returns to the last checkpoint, or to its
+    start without one. Otherwise all versions are equivalent, and no step is undone.
 
-    `urls`, `key` and `model`: who answers for the policy, where the caller serves it itself.
+    `urls`, `key` and `model`: the policy's servers, if the caller serves the policy itself.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class Rollouts(RunSession):
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the checkpoint to go on from; None where the first weights are meant."""
+        """The folder of the checkpoint to continue from; None for the initial weights."""
         return self.restored.folder
 
     async def batches(self) -> AsyncGenerator[Batch]:
-        """Batch after batch, each of which is to be committed before the next is asked for."""
+        """Yield batches. Commit or reject each before asking for the next."""
         assert self._loop is not None, "enter it first: async with Rollouts(…)"
         while True:
             asked = time.monotonic()
@@ -140,11 +140,10 @@ class Rollouts(RunSession):
             yield batch
 
     async def evaluate(self, name: str) -> HeldOutResult | None:
-        """Try every held-out task as often as [evaluation] says, with the version of now.
+        """Run the held-out tasks with the current version, with the attempts of [evaluation].
 
-        Before the first batch, between steps while rollouts go on, or after the last step.
-        None where the run is stopped before it is over. `name` is for people; one that comes
-        again is another evaluation.
+        Before the first batch, between steps while rollouts continue, or after the last step. None
+        if the run is stopped first. `name` is for display; a repeated name is a new evaluation.
         """
         assert self._loop is not None, "enter it first: async with Rollouts(…)"
         if not self.plan.held_out.tasks:
@@ -161,17 +160,17 @@ class Rollouts(RunSession):
 
     @property
     def steps(self) -> list[Step]:
-        """The steps that were committed, in earlier lives of the run too."""
+        """The committed steps, including those of earlier processes of the run."""
         return list(self._reporter.steps)
 
     @property
     def held_out(self) -> list[HeldOutResult]:
-        """The evaluations of the run, in earlier lives of it too, the first one first."""
+        """The evaluations of the run, including those of earlier processes, in order."""
         return list(self._reporter.held_out)
 
     @property
     def doing(self) -> str:
-        """What goes on before training, or beside it; empty where nothing does."""
+        """The current activity before or beside training, for display; empty if there is none."""
         if self._loop is not None:
             return self._scheduler.doing
         if self._workers is not None:
@@ -186,18 +185,18 @@ class Rollouts(RunSession):
         publish: Publish | None = None,
         skipped: str = "",
     ) -> Version:
-        """The step is done; the version that it made.
+        """Commit the step; returns the version that it made.
 
-        `checkpoint` writes the weights into a folder, in a thread. The step counts when they
-        are on the disk; one that is committed without is undone by a crash. `publish` comes
-        between: where it raises nothing is committed. `skipped` says why the step changed
-        nothing, where that is so.
+        `checkpoint` writes the weights into a folder, in a thread. They are on the disk before the
+        step is committed; a crash undoes a step without a checkpoint. `publish` runs between the
+        two: if it raises, nothing is committed. `skipped`: the reason, if the step changed no
+        weights.
         """
         self._check_current(batch)
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
         self._committing = batch
-        # Its line first: one of a step that is not committed is known by its number.
+        # The line first: a line of an uncommitted step is recognized by its number.
         await self._reporter.step(batch, self._next_version, skipped)
         version = self._next_version
         name = "" if checkpoint is None else (await self._save(checkpoint, version)).name
@@ -207,10 +206,10 @@ class Rollouts(RunSession):
 
     @contextlib.contextmanager
     def paused(self, *, drains: bool = False) -> Generator[None]:
-        """Say that the policy is paused for new weights, for as long as this is entered.
+        """Mark the policy as paused for new weights, while the context is active.
 
-        The time does not count towards that of agents and stragglers. `drains`: the policy still
-        answers the requests that it was sent before.
+        The time does not count towards the limits of agents and stragglers. `drains`: the policy
+        still answers the requests in flight.
         """
         if self._loop is None:
             yield  # nothing runs yet
@@ -222,10 +221,10 @@ class Rollouts(RunSession):
             self._scheduler.set_paused(False)
 
     async def reject(self, batch: Batch, reasons: Mapping[str, str]) -> None:
-        """The batch cannot be trained on: a trajectory of it is gone, say. Ask for another.
+        """Reject the batch: it cannot be trained on, for example because a trajectory is missing.
 
-        `reasons` names the groups that are at fault, by `BatchGroup.id`: they are void, and
-        their prompts are rolled out again. The others wait for one of the next batches.
+        `reasons` has the groups at fault, by `BatchGroup.id`: they are void, and their prompts are
+        requeued. The other groups wait for one of the next batches.
         """
         self._check_current(batch)
         if batch is self._committing:
@@ -238,7 +237,7 @@ class Rollouts(RunSession):
         await self._scheduler.reject(reasons)
 
     def _check_current(self, batch: Batch) -> None:
-        """Whether it is the one under way: each is committed once, or rejected."""
+        """Refuse a batch that is not the current one: each is committed once, or rejected."""
         if batch.version != self.version:
             raise LedgerError(
                 f"the batch is of version {batch.version}, and the run is at {self.version}: "
@@ -251,7 +250,8 @@ class Rollouts(RunSession):
             )
 
     async def save(self, checkpoint: Save, version: Version) -> None:
-        """Keep the weights of the version of now, or of the one that the batch under way makes.
+        """Write a checkpoint of the current version, or of the version that the current batch
+        makes.
 
         For a trainer that ends between two checkpoints.
         """
@@ -261,7 +261,7 @@ class Rollouts(RunSession):
         await self._save(checkpoint, version)
 
     def stop(self, why: str = "it was stopped") -> bool:
-        """Start nothing more, and let `batches` end. False where it has not begun."""
+        """Start nothing more, and let `batches` end. False if the run has not begun."""
         if self._loop is None:
             return False
         self._scheduler.stop(why)
@@ -269,7 +269,7 @@ class Rollouts(RunSession):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come to an end in order, and there is a summary."""
+        """True once the run has ended in order and has a summary."""
         return self._summary is not None
 
     def status(self) -> Status:
@@ -277,7 +277,7 @@ class Rollouts(RunSession):
 
     @property
     def summary(self) -> RunSummary:
-        """The whole run, after its end."""
+        """The summary, after the end of the run."""
         assert self._summary is not None, "the run is not over"
         return self._summary
 

@@ -71,15 +71,15 @@ class Scheduler:
     ) -> None:
         """`order` is the order of the training data; None for a run of trial sets only."""
         self.why = ""
-        """Why nothing is started any more; empty while the run goes on."""
+        """The reason for stopping; empty while the run continues."""
         self.is_done = False
-        """Whether it ended with its last step or epoch."""
+        """True if the run ended with its last step or epoch."""
         self.finished = 0
         """Trials that ended since the scheduler was made, without held-out evaluations."""
         self.sets = TrialSets(ledger)
         self._has_begun = False
         self._is_halted = False
-        """Nothing is started any more, not even trial sets."""
+        """True once nothing more is started, not even trial sets."""
         self._plan = plan
         self._order = order
         self._directory = directory
@@ -97,7 +97,7 @@ class Scheduler:
         """Groups that became final or left the books since the last turn."""
         ledger.books.on_over = self._over.append
         self._prospects: Prospects | None = None
-        """None where workers prewarm nothing."""
+        """None if workers do not prewarm."""
         if reuse_of(plan.config) is not Reuse.NONE:
             self._prospects = Prospects(plan, order, ledger, self.sets, monitor)
         self._look_at = -math.inf
@@ -116,7 +116,7 @@ class Scheduler:
 
     @property
     def doing(self) -> str:
-        """The trial set that runs beside training; empty where there is none."""
+        """The trial set that runs beside training; empty if there is none."""
         return self.sets.doing
 
     @property
@@ -126,7 +126,7 @@ class Scheduler:
         return "running" if self._has_begun else "starting"
 
     async def run(self) -> None:
-        """Run until it is cancelled. Raises why the run cannot go on."""
+        """Run until cancelled. Raises the error that ends the run."""
         self._has_begun = True
         try:
             async with self._tasks:
@@ -148,7 +148,7 @@ class Scheduler:
         self._changed.set()
 
     def fail(self, why: str) -> None:
-        """Stop for an error. Even after the last step the run is not done then."""
+        """Stop for an error. Even after the last step the run then does not count as done."""
         if self.is_done:
             self.why, self.is_done = "", False
         self.stop(why)
@@ -187,7 +187,7 @@ class Scheduler:
     async def run_set(
         self, trial_set: TrialSet, loop: "asyncio.Task[None]", *, gives_up: bool = True
     ) -> bool:
-        """Run a trial set; False where the run was stopped first.
+        """Run a trial set; False if the run was stopped first.
 
         `gives_up`: without a caller the unfinished trials are void. Otherwise they stay in the
         ledger, for the next process that resumes the run. `loop` is the task of `run`.
@@ -232,7 +232,7 @@ class Scheduler:
         return version
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
-        """Tell that the policy is paused for new weights, or resumed."""
+        """Note that the policy is paused for new weights, or resumed."""
         if paused:
             self._clock.stop()
         else:
@@ -240,7 +240,7 @@ class Scheduler:
         self._workers.set_paused(paused, drains=drains)
 
     async def _turn(self) -> None:
-        """Do everything that can be done now."""
+        """Do all work that is possible now."""
         if self._monitor.breaker.tripped:
             self.stop("the breaker tripped")
         self._see_end()
@@ -260,7 +260,7 @@ class Scheduler:
         """Announce the next trials to the workers.
 
         With many slots that takes milliseconds, so it gets a small share of the time, and runs at
-        once only where the number of slots has changed.
+        once only if the number of slots has changed.
         """
         if self._prospects is None:
             return
@@ -298,7 +298,7 @@ class Scheduler:
             self.stop("all steps are done", is_done=True)
 
     def _see_exhausted(self, order: DataOrder) -> None:
-        """Stop where no further batch is possible."""
+        """Stop if no further batch is possible."""
         books = self._ledger.books
         if self._running or books.running or books.is_training:
             return
@@ -342,8 +342,8 @@ class Scheduler:
         await asyncio.sleep(0)  # each reaches its worker before free slots are counted again
 
     async def _unused_folders(self, tickets: Iterable[str]) -> dict[str, Path]:
-        """An unused folder for each ticket whose group is live. Where a power cut took a ticket
-        out of the ledger, its usual folder holds the files of an unknown trial."""
+        """An unused folder for each ticket whose group is live. If a power cut removed a ticket
+        from the ledger, its usual folder holds the files of an unknown trial."""
         books, usual = self._ledger.books, dict[str, Path]()
         for ticket in tickets:
             if (found := books.find(ticket)) is None:
@@ -415,11 +415,11 @@ class Scheduler:
             return  # its group was given up meanwhile
         verdict = self._trusted(result)
         row = _row(order, result, verdict, self._directory)
-        # Cancelled by the run itself: it does not count, and is tried again.
+        # Cancelled by the run itself: the try does not count, and the ticket is retried.
         is_stopped = bool(self.why) and row.cause is Cause.CANCELLED
-        # Before the first await: a canary that fails meanwhile must know of it.
+        # Before the first await: a canary that fails meanwhile must void this trial too.
         self._monitor.trial_finished(row)
-        # Before the ledger: a graded ticket without its row would be made again.
+        # Before the ledger: a graded ticket without its row would be rolled out again.
         await self._buffer.add(row)
         await self._enter(order, verdict, result, again=is_stopped)
         if self._ledger.books.find(order.ticket) is None:
@@ -434,7 +434,7 @@ class Scheduler:
         verdict = self._trusted(result)
         row = _row(order, result, verdict, self._directory)
         if self._is_halted and row.cause is Cause.CANCELLED:
-            # Cancelled by the run itself: it has no result, and a resumed run tries it again.
+            # Cancelled by the run itself: it has no result, and a resumed run retries it.
             await self._enter(order, verdict, result, again=True)
             return
         if is_watched:
@@ -449,7 +449,7 @@ class Scheduler:
         trial_set.settle(order.ticket, self._ledger.books)
 
     def _trusted(self, result: Result) -> Verdict:
-        """The verdict of a worker, unless a failed canary speaks against it."""
+        """The worker's verdict; a grade is void while the last canary has failed."""
         doubt = self._monitor.doubt
         return doubt if doubt is not None and isinstance(result.verdict, Graded) else result.verdict
 
@@ -483,7 +483,7 @@ class Scheduler:
             return
         doubtful = self._monitor.canary_finished(canary, row)
         if (doubt := self._monitor.doubt) is not None:
-            # Before the first await: nothing that it speaks against may be used meanwhile.
+            # Before the first await: the rows that the canary voids must not be used meanwhile.
             changed = [
                 (one, self._void_in_set(one, ticket, doubt))
                 for one in self.sets
@@ -502,7 +502,7 @@ class Scheduler:
         await self._directory.append_canary(row)
 
     def _void_in_set(self, trial_set: TrialSet, ticket: str, doubt: Void) -> Row | None:
-        """Void the graded row of a ticket; None where the set has none."""
+        """Void the graded row of a ticket; None if the set has none."""
         if (row := trial_set.graded(ticket)) is None:
             return None
         void = voided(row, doubt.cause, doubt.reason)

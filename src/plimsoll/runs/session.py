@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunSession:
-    """A run of this process. Subclasses decide what is recovered, scheduled and summed up."""
+    """A run of this process. Subclasses define recovery, scheduling and summary."""
 
     directory: RunDirectory
     location: Location
@@ -57,7 +57,7 @@ class RunSession:
     ) -> None:
         """`kind` begins the name of a new directory. `in_process`: no worker processes.
 
-        `resumes`: where `out` is the directory of a run, it is continued; otherwise refused.
+        `resumes`: if `out` is the directory of a run, it is continued; otherwise refused.
         """
         self.plan = plan
         self._out = out
@@ -91,7 +91,7 @@ class RunSession:
         """Write the summary, in a thread, once no trial runs."""
 
     def _write_settings(self) -> None:
-        """Write the files that the run is resumed by."""
+        """Write the files that a resume reads."""
         write_whole(self.directory.config, dump_config(self.plan.config).encode(), lasting=True)
 
     async def __aenter__(self) -> Self:
@@ -152,7 +152,7 @@ class RunSession:
 
     @property
     def has_begun(self) -> bool:
-        """Whether workers were ready, so that there is something to resume."""
+        """True once workers were ready, so that there is something to resume."""
         return self._loop is not None
 
     def open_directory(self) -> None:
@@ -234,7 +234,7 @@ class RunSession:
             raise unseen
 
     def _stop_for(self, error: BaseException | None) -> None:
-        """Note the error that ends the run, if it is one for a person."""
+        """Record the error that ends the run, if it is one for a person."""
         if isinstance(error, PlimsollError):
             self._scheduler.fail(str(error).partition("\n")[0])
 

@@ -1,4 +1,4 @@
-"""How a run fares: `status.json`, which its controller writes anew each second."""
+"""The status of a run: `status.json`, which its controller rewrites each second."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,25 +14,25 @@ __all__ = ["RunSummary", "Status", "Step", "read_status", "surviving"]
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that was committed: one line of `steps.jsonl`."""
+    """A committed step: one line of `steps.jsonl`."""
 
     step: int
     version: str
     reward: float | None
     """The mean over graded members."""
     age: int
-    """How many versions old the oldest token was."""
+    """The age of the oldest token, in versions."""
     groups: int
     graded: int
     withheld: int
     seconds: float
-    """Since the step before."""
+    """The time since the previous step."""
     waited: float = 0.0
-    """How much of it the trainer waited for the batch."""
+    """The part of it that the trainer waited for the batch."""
     sandbox_seconds: float | None = None
-    """How long sandboxes of its trials took to start, in the middle."""
+    """The median start time of its trials' sandboxes."""
     skipped: str = ""
-    """Why it changed nothing, where a trainer says so."""
+    """The trainer's reason, if the step changed no weights."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,24 +42,24 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`starting`, `running`, `stopping` or `ended`."""
     why: str
-    """What it ended or is being stopped for, where that is not the last step."""
+    """The reason for the end or the stop, if it is not the last step."""
     at: float
     """Seconds since the epoch."""
     seconds: float
-    """How long it has been running since it was last started."""
+    """The running time, including the committed steps of earlier processes."""
     step: int
     steps: int | None
     version: str
     rewards: list[float | None]
-    """Of the last steps."""
+    """The mean rewards of the last steps."""
     age: int
-    """Of the last batch."""
+    """The age of the last batch, in versions."""
     max_staleness: int
     trials: int
     graded: int
     void: dict[str, int]
     trials_per_second: float
-    """Since it was last started."""
+    """Since the start of the current process."""
     running: int
     waiting: int
     """Trials that no worker has taken yet."""
@@ -67,19 +67,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that are ready for a batch."""
     requeued: int
     out: dict[str, str]
-    """Tasks that are not tried, or not any more, with the reason."""
+    """Tasks that are left out or quarantined, with the reason."""
     heldout: dict[int, float | None]
     """The reward on held-out tasks, by the step after which it was measured."""
     canaries: str
     ledger: str = ""
-    """Where the ledger is and why, if it is not in the run directory."""
+    """The location of the ledger and the reason, if it is not in the run directory."""
     workers: list[WorkerStatus]
     workers_wait: str = ""
-    """What workers without a host wait for, and how long; empty where none does."""
+    """The resource that unplaced workers wait for, and the time; empty if none waits."""
     pool: PoolStats | None = None
-    """How workers' sandboxes were started since the run was, where any was."""
+    """Statistics of sandbox starts since the start of the current process, if there were any."""
     warnings: list[str] = []
-    """What workers' sandboxes cannot do, or did not do."""
+    """Missing capabilities and failures of the workers' sandboxes."""
     kind: str = "run"
     """`run`, `eval`, `validate`, `trl` or `verl`."""
     total: int | None = None
@@ -94,9 +94,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     path: str
     ended: str
-    """Why: `all steps are done`, or what it was stopped for."""
+    """The reason: `all steps are done`, or the reason for the stop."""
     done: bool
-    """Whether it came to its last step, or to the end of its epochs."""
+    """True if the run reached its last step, or the end of its epochs."""
     steps: int
     version: str
     trials: int
@@ -105,36 +105,36 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reward: float | None
     """The mean over all steps."""
     rewards: list[float | None]
-    """Of each step."""
+    """The mean reward of each step."""
     heldout_before: float | None
-    """The reward on held-out tasks when it was measured first."""
+    """The first measured reward on held-out tasks."""
     heldout_after: float | None
-    """The same when it was measured last; None where that is the first time too."""
+    """The last measured reward on held-out tasks; None with fewer than two evaluations."""
     skipped: dict[str, int]
-    """Steps that changed nothing, by the reason."""
+    """The number of steps that changed no weights, by the reason."""
     max_age: int
     """The greatest age that was trained on, in versions."""
     eta: int
-    """η: the greatest that is allowed."""
+    """η: the greatest age that is allowed."""
     seconds: float
     trials_per_second: float
     left_over: int
-    """Groups that are ready, and too few for a batch."""
+    """Groups that are ready, but too few for a batch."""
     quarantined: list[str]
-    """Tasks that were not tried, or not to the end."""
+    """Tasks that were left out or quarantined."""
     out: dict[str, str]
-    """Why, for each of them."""
+    """The reason for each of them."""
     problems: list[str] | None
-    """What is wrong with the ledger; None where it was not checked."""
+    """Problems of the ledger; None if it was not checked."""
     breaker: Diagnosis | None = None
     pool: PoolStats | None = None
-    """How workers' sandboxes were started since the run was, where any was."""
+    """Statistics of sandbox starts since the start of the current process, if there were any."""
     warnings: list[str] = []
-    """What workers' sandboxes cannot do, or did not do."""
+    """Missing capabilities and failures of the workers' sandboxes."""
 
 
 def read_status(path: Path) -> Status:
-    """The last that a run's controller wrote."""
+    """The last status that a run's controller wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Status)
     except OSError as error:
@@ -144,6 +144,6 @@ def read_status(path: Path) -> Status:
 
 
 def surviving(lines: Iterable[Step], *, up_to: int) -> list[Step]:
-    """The steps up to one, in order; of one that was made again, the last."""
+    """The steps up to a number, in order. If a step was repeated, its last line counts."""
     steps = {line.step: line for line in lines if line.step <= up_to}
     return [steps[number] for number in sorted(steps)]

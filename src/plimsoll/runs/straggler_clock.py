@@ -1,5 +1,5 @@
-"""The clock for groups that are waited for: those that are due and still run, and those without
-which the last batches cannot be made."""
+"""The clock for stragglers: groups that are due and still running, and groups that the last
+batches need."""
 
 import math
 
@@ -12,7 +12,8 @@ __all__ = ["StragglerClock"]
 
 
 class StragglerClock:
-    """Begins when a group is in the way of others, and is the same for all."""
+    """The slack of each straggler. It starts when the group blocks a batch; all have the same
+    slack."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -21,20 +22,20 @@ class StragglerClock:
 
     @property
     def soonest(self) -> float:
-        """When the next one is over."""
+        """The time at which the next slack ends; infinity without a straggler."""
         return min(self._ends.values(), default=math.inf)
 
     def most(self, ledger: Ledger, steps: int, now: float) -> int:
-        """How many groups more so many steps can use."""
+        """The number of further groups that this many steps can use."""
         return self._last.most(ledger.books, ledger.accounts.settings, steps, now)
 
     async def attend(self, ledger: Ledger, now: float) -> None:
-        """Have the ledger do what helps about every group that is due.
+        """Apply the ledger's remedies to every group that is due.
 
-        A rollout goes on with newer weights by itself: workers ask the policy for every turn.
-        Nobody asks whether it does, which is why the ledger has that happen so often only.
+        A resumed rollout continues with newer weights by itself: workers ask the policy for every
+        turn. Nothing verifies that it does, so the ledger limits the number of resumes.
         """
-        # Each remedy makes a group younger or gives it up, so there are not more than groups.
+        # Each remedy makes a group younger or gives it up, so the number of groups is a bound.
         for _ in range(1 + len(ledger.books.groups)):
             choice = ledger.choose()
             if not isinstance(choice, Waiting):

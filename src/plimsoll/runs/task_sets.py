@@ -1,8 +1,6 @@
-"""Which tasks a run is about. What is invalid is named; the rest runs only if asked to.
+"""The tasks of a run: selection from a folder, admission by their validation, and canaries.
 
-The tasks that a run may use, by what is known of them: who is admitted, who is a canary.
-
-The tasks that a run trains on, or those that it is measured on: who of them runs.
+Invalid tasks are reported; the others run only on request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,20 +33,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tasks that run, and what is wrong with them and with those that do not."""
+    """The selected tasks, and the problems of invalid ones."""
 
     tasks: tuple[Task, ...]
     problems: tuple[str, ...]
-    """Why tasks were left out, one line a mistake."""
+    """The problems of tasks that were left out, one line each."""
     unknown_keys: tuple[UnknownKey, ...]
 
 
 def select_tasks(
     path: Path, *, pattern: str | None, skip_invalid: bool, remedy: str = "--skip-invalid runs"
 ) -> Selection:
-    """Load the tasks at `path` whose name matches. An invalid one is an error unless skipped.
+    """Load the tasks at `path` whose name matches. Raises for an invalid task unless skipped.
 
-    `remedy` says what would run the others.
+    `remedy` is the advice for running the others.
     """
     loaded = load_tasks(path, pattern)
     problems = tuple(problem for task in loaded.invalid for problem in task.problems)
@@ -68,7 +66,7 @@ def _refusal(valid: int, invalid: int, remedy: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Tasks that a person named, and where their validation is looked up."""
+    """Tasks that the user named, and the location of their validation."""
 
     tasks: tuple[Task, ...]
     path: Path
@@ -76,14 +74,14 @@ class Candidates:
     assets: str
     """The key of the assets that they run with; empty without any."""
     validation: Path | None = None
-    """Where the validation is kept, if not beside the tasks."""
+    """The folder of the validation, if not beside the tasks."""
 
     def admit(
         self, policy: AdmissionPolicy, validate: str
     ) -> tuple[tuple[Task, ...], dict[str, str]]:
-        """Those that may run, and why the others may not. Asks nothing unless it is told to.
+        """The tasks that may run, and the reasons for the others. Reads records only if required.
 
-        `validate` is the command that would mend what is wrong.
+        `validate` is the command to suggest.
         """
         if not (policy.require_validation or policy.skip_quarantined):
             return self.tasks, {}
@@ -91,20 +89,20 @@ class Candidates:
         return tuple(t for t in self.tasks if t.name in admitted.tasks), admitted.left_out
 
     def standings(self) -> dict[str, Standing]:
-        """Where each task stands as it is now."""
+        """The standing of each task with its current content."""
         known = self._load()
         return {
             task.name: known.standing(task.path, self.backend, self.assets) for task in self.tasks
         }
 
     def canaries(self, tasks: Sequence[Task], every: int | None, trials: int) -> Canaries | None:
-        """The canaries of a run of so many trials, where it is long enough for any."""
+        """The canaries of a run with this number of trials; None if it is too short for any."""
         if every is None:
             every = DEFAULT_EVERY if trials >= DEFAULT_EVERY else 0
         if every == 0:
             return None
         known = self._load()
-        # A sample from all over the set: to know where each task stands would be to read them all.
+        # A sample across the set: the standing of every task would require reading all of them.
         sample = tasks[:: max(1, len(tasks) // ENOUGH_TASKS)]
         valid = (
             task.name
@@ -119,27 +117,27 @@ class Candidates:
 
 
 MOST_LEFT_OUT = 0.5
-"""The largest share of tasks that a run which validates them leaves out by itself."""
+"""The largest share of tasks that a run may leave out after validating them."""
 _SHOWN = 10
 _REMEDY = "take what is not out of the folder to run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSet:
-    """The tasks of one folder. Without a folder it is empty."""
+    """The tasks of one folder. Empty without a folder."""
 
     candidates: Candidates | None = None
     tasks: Mapping[str, Task] = field(default_factory=dict[str, Task])
-    """All that are there: what is under way of one that is left out now comes to its end."""
+    """All tasks of the folder: live groups of a task that is now left out still finish."""
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those that do not run, with the reason."""
+    """Tasks that do not run, with the reason."""
     unknown_keys: tuple[UnknownKey, ...] = ()
 
     @classmethod
     def load(cls, path: str, backend: str, assets: str, *, key: str) -> "TaskSet":
-        """All of a folder, whatever is known of them. Raises where one is not valid.
+        """Load all tasks of a folder, regardless of their standing. Raises if one is invalid.
 
-        `key` is what names the folder in the config.
+        `key` is the config key of the folder.
         """
         try:
             selection = select_tasks(Path(path), pattern=None, skip_invalid=False, remedy=_REMEDY)
@@ -152,9 +150,9 @@ class TaskSet:
         )
 
     def admit(self, policy: AdmissionPolicy, validate: str) -> "TaskSet":
-        """With those left out that may not run, by what is known of them now.
+        """Leave out the tasks that may not run, by their current standing.
 
-        `validate` is the command that would mend what is wrong.
+        `validate` is the command to suggest.
         """
         if self.candidates is None:
             return self
@@ -163,11 +161,11 @@ class TaskSet:
 
     @property
     def admitted(self) -> dict[str, Task]:
-        """Those that run, by name."""
+        """The tasks that run, by name."""
         return {name: task for name, task in self.tasks.items() if name not in self.left_out}
 
     def unknown(self) -> tuple[Task, ...]:
-        """Those that run and of which nobody knows whether they can be graded, as they are."""
+        """Tasks without a validation of their current content."""
         if self.candidates is None:
             return ()
         standings = self.candidates.standings()
@@ -176,7 +174,7 @@ class TaskSet:
 
 
 def check_left_out(tasks: TaskSet, backend: str) -> None:
-    """Refuse a set most of which cannot be graded: something is wrong with all of it."""
+    """Refuse a set with too many tasks that cannot be graded: they probably share a fault."""
     out = tasks.left_out
     if len(out) <= MOST_LEFT_OUT * len(tasks.tasks) or tasks.candidates is None:
         return
@@ -191,7 +189,7 @@ def check_left_out(tasks: TaskSet, backend: str) -> None:
 
 
 def linted(tasks: TaskSet) -> TaskSet:
-    """With the rule of lint that tells what is wrong with a task, where there is one."""
+    """Add to each reason the lint rule that explains it, if there is one."""
     # Imported here: only a run that validates its tasks needs the linter.
     from plimsoll.tasks.lint.linter import lint_task
     from plimsoll.tasks.lint.rule import Severity

@@ -1,4 +1,4 @@
-"""Trial sets: trials that a caller asked for and waits for, and that are never trained on.
+"""Trial sets: trials that a caller requests and waits for, and that are never trained on.
 
 A trial set is the held-out evaluation of a run, a whole `plimsoll eval` or `plimsoll validate`, or
 one call of TRL or verl. Its groups are in the ledger's evaluation books. They share workers and
@@ -39,7 +39,7 @@ class TrialGroup:
 
     task: Task
     agent: str = ""
-    """The agent, where it is not the run's own."""
+    """The agent, if it is not the run's own."""
     attempt: int | None = None
     """The number of the trial, for a group of one; None derives it from the ledger's numbers."""
 
@@ -61,7 +61,7 @@ class SetOptions:
     is_seeded: bool = True
     """Answers are sampled with the seeds of the config."""
     is_versioned: bool = True
-    """The policy's versions are those of the ledger. A trainer outside has versions of its own."""
+    """The policy's versions are those of the ledger. An external trainer has its own versions."""
 
 
 class TrialSet:
@@ -83,16 +83,16 @@ class TrialSet:
         """Groups admitted so far: they are admitted in order."""
         self._live: set[str] = set()
         self._retried: set[tuple[str, int]] = set()
-        """Members whose last row is void, and that are tried again."""
+        """Members whose last row is void and that are retried."""
 
     @property
     def doing(self) -> str:
-        """The progress, for a person."""
+        """The progress, for display."""
         return f"{self._label} · {len(self.results):,}/{self.total:,} trials"
 
     @property
     def is_waiting(self) -> bool:
-        """Whether some of its groups are not admitted yet."""
+        """True if some of its groups are not admitted yet."""
         return self._admitted < len(self.groups)
 
     @property
@@ -122,7 +122,7 @@ class TrialSet:
 
     @property
     def in_order(self) -> list[Row]:
-        """The rows in the order of the groups, of a set of groups of one that is over."""
+        """The rows in the order of the groups, for a finished set of groups of one."""
         names = (evaluation_group(self.name, number) for number in range(len(self.groups)))
         return [self.rows[(name, 0)] for name in names]
 
@@ -130,7 +130,7 @@ class TrialSet:
         return group in self._live
 
     def is_over(self, books: Books) -> bool:
-        """Whether every trial is final."""
+        """True if every trial is final."""
         return not self.is_waiting and self._live.isdisjoint(books.evals)
 
     def group_of(self, group: Group) -> TrialGroup:
@@ -161,11 +161,11 @@ class TrialSet:
         self.rows[member] = row
 
     def is_graded(self, row: Row) -> bool:
-        """Whether this row still stands, graded."""
+        """True if this row is still the last of its member and graded."""
         return self.graded(row.ticket) is row
 
     def settle(self, ticket: str, books: Books) -> None:
-        """Note whether a member is final, now that the ledger has the end of its ticket."""
+        """Record if a member is final, once the ledger has the end of its ticket."""
         group, place = _member(ticket)
         live = books.evals.get(group)
         if live is not None and not live.members[place].final:
@@ -199,12 +199,12 @@ class TrialSets:
 
     @property
     def doing(self) -> str:
-        """The progress of the first; empty where there is none."""
+        """The progress of the first; empty if there is none."""
         return next((one.doing for one in self), "")
 
     @property
     def are_waiting(self) -> bool:
-        """Whether groups are not admitted yet: training is not admitted before them."""
+        """True if groups are not admitted yet: training is not admitted before them."""
         return any(one.is_waiting for one in self)
 
     @property
@@ -213,14 +213,15 @@ class TrialSets:
         return itertools.chain.from_iterable(one.coming for one in self)
 
     def new_name(self, label: str) -> str:
-        """A name that no set of this run has had."""
+        """A name that no set of this run has used."""
         return self._ledger.evaluation_name(label, self._all.keys())
 
     def begin(self, trial_set: TrialSet) -> None:
         self._all[trial_set.name] = trial_set
 
     async def end(self, trial_set: TrialSet, *, gives_up: bool) -> None:
-        """The caller waits no longer. `gives_up`: the unfinished rest is void, and never run."""
+        """End a set: its caller no longer waits. `gives_up`: unfinished trials are void and
+        never run."""
         del self._all[trial_set.name]
         if gives_up:
             await self._ledger.give_up_evaluation(trial_set.name)
@@ -242,7 +243,7 @@ def _member(ticket: str) -> tuple[str, int]:
 
 
 class FinalGroup:
-    """The ledger's record of a group of one: how its last ticket ended."""
+    """The ledger's record of a group of one, with the end of its last ticket."""
 
     def __init__(self, admitted: Admitted) -> None:
         self.admitted = admitted
@@ -276,7 +277,7 @@ def read_groups(path: Path) -> dict[str, FinalGroup]:
 
 
 def verdict_row(group: FinalGroup, trial: TrialGroup) -> Row:
-    """A row made from the ledger alone, for a trial whose line a power cut took."""
+    """A row made from the ledger alone, for a trial whose line was lost in a power cut."""
     event = group.event
     assert event is not None, "the group is live"
     graded = isinstance(event, Finished)

@@ -43,7 +43,7 @@ def make_workers(plan: Plan, directory: RunDirectory, *, in_process: bool = Fals
 
 
 def make_engine(workers: WorkersConfig, run: str) -> "Engine":
-    """Make an engine for a run. It starts nothing before it is entered."""
+    """Make the engine of a run. It starts nothing before it is entered."""
     if workers.engine == "process":
         from plimsoll.workers.engines.process import ProcessEngine
 
@@ -66,7 +66,7 @@ _HOME = "PLIMSOLL_HOME"
 
 
 def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
-    """The same for each worker: where and how it runs trials, and what it needs for that."""
+    """The specification of each worker, the same for all: its options, limits and variables."""
     workers = plan.config.workers
     options = environment_options(plan, directory)
     return WorkerSpec(
@@ -80,7 +80,7 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
 
 
 def environment_options(plan: Plan, directory: RunDirectory) -> EnvironmentOptions:
-    """The run as its workers need to know it."""
+    """The part of the run that its workers need."""
     stores_elsewhere = plan.config.storage.trajectories is not None
     config = _with_policy(plan.config, plan.served).model_dump(mode="json")
     return EnvironmentOptions(
@@ -92,7 +92,7 @@ def environment_options(plan: Plan, directory: RunDirectory) -> EnvironmentOptio
 
 
 def _with_policy(config: Config, served: ServedPolicy | None) -> Config:
-    """With the servers of now, which are not in the run's own config."""
+    """Add the current servers, which are not in the run's own config."""
     policy: dict[str, object] = {}
     if config.training.policy is not None:
         own = config.policy
@@ -104,8 +104,8 @@ def _with_policy(config: Config, served: ServedPolicy | None) -> Config:
 
 
 def _obeyed(config: Config) -> dict[str, str]:
-    """Variables that say where sandboxes are. Where workers had others than the run, it would
-    look for their sandboxes in another place."""
+    """Variables that locate sandboxes. If workers had other values than the run, it would look for
+    their sandboxes in another place."""
     docker = config.run.backend == "docker"
     return {
         name: value
@@ -115,7 +115,7 @@ def _obeyed(config: Config) -> dict[str, str]:
 
 
 def _policy_key(served: ServedPolicy | None) -> dict[str, str]:
-    """The key of the policy's servers: workers on other hosts do not have this process's."""
+    """The key of the policy's servers: workers on other hosts lack this process's environment."""
     given = None if served is None else served.key
     key = given or os.environ.get(KEY_VARIABLE)
     return {} if key is None else {KEY_VARIABLE: key}

@@ -1,9 +1,9 @@
 """The breaker: a run that would be worthless does not start, or stops by itself.
 
-`admission` decides before a run whether its tasks may run at all. During it the `Breaker`
-gives each finished trial to its watches, one file a watch; `canaries` says when an oracle
-trial is due and which trials a failed one takes with it. What a watch finds is a `Trip`,
-and `diagnosis` says it to a person.
+`admission` decides before a run if its tasks may run. During the run the `Breaker` passes each
+finished trial to its watches, one file per watch. `canaries` decides when an oracle trial is due
+and which trials a failed one voids. A watch reports a `Trip`; `diagnosis` explains it to a
+person.
 
-The watches are plain state: no clock, no file, nothing that grows with the trials run.
+The watches are plain state: no clock, no file, no memory that grows with the number of trials.
 """

@@ -1,4 +1,4 @@
-"""Before a run: which of its tasks may run, by what is known of them on its backend."""
+"""Admission: decides before a run which tasks may run, by their validation on its backend."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ SHOWN = 10
 
 
 class ValidationState(StrEnum):
-    """What a validation says of a task as it is now, on one backend."""
+    """The state of a task's validation on one backend, for the current content of the task."""
 
     VALID = "valid"
     UNKNOWN = "never validated"
@@ -23,7 +23,7 @@ class ValidationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a task stands, and why it is in quarantine."""
+    """The validation state of a task, with details such as the reason for its quarantine."""
 
     known: ValidationState
     reason: str = ""
@@ -35,18 +35,18 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """What a run asks of its tasks."""
+    """The validation that a run requires of its tasks."""
 
     require_validation: bool
     allowed_share: float = 0.0
-    """The largest share of tasks that may run although they are not validated."""
+    """The largest share of tasks that may run without validation."""
     skip_quarantined: bool = False
-    """Leave the quarantined out instead of refusing them."""
+    """Leave quarantined tasks out instead of refusing to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The names of the tasks that run, and why others do not."""
+    """The names of the tasks that run, and the reasons for those left out."""
 
     tasks: frozenset[str]
     left_out: dict[str, str]
@@ -55,9 +55,9 @@ class Admitted:
 def admit(
     standings: Mapping[str, Standing], policy: AdmissionPolicy, *, backend: str, validate: str
 ) -> Admitted:
-    """Decide by the standing of each task, by name. Raises `UsageError` where it may not start.
+    """Decide by the standing of each task, by name. Raises `UsageError` if the run may not start.
 
-    `validate` is the command that would mend it.
+    `validate` is the command to suggest.
     """
     left_out = {
         name: standing.said

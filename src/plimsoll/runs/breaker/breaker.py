@@ -1,4 +1,4 @@
-"""The breaker: shows each finished trial to every watch. The first trip is the one that counts."""
+"""The breaker: passes each finished trial to every watch. The first trip counts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ __all__ = ["Breaker", "make_watches"]
 
 
 def make_watches(policy: Policy) -> tuple[Watch, ...]:
-    """The watches of a run. Where two trip at once, the earlier says more."""
+    """The watches of a run. If two trip at once, the earlier one is more specific."""
     watches: list[Watch] = [
         Bugs(),
         DeadStart(policy.start, policy.enough_tasks),
@@ -35,7 +35,7 @@ def make_watches(policy: Policy) -> tuple[Watch, ...]:
 
 
 class Breaker:
-    """Watches a run. `trip` is set once, and stays; `tripped` says whether to stop for it."""
+    """Watches a run. `trip` is set once and stays; `tripped`: the run must stop."""
 
     def __init__(self, policy: Policy, watches: Sequence[Watch] | None = None) -> None:
         self.policy = policy
@@ -48,7 +48,7 @@ class Breaker:
         return self.trip is not None and self.policy.stops
 
     def trial(self, row: Row) -> None:
-        """A trial has finished. A canary is no trial."""
+        """Record a finished trial. Canaries are not trials."""
         self._note(watch.trial(row) for watch in self._watches)
         self._batch.append(row)
         if len(self._batch) == self.policy.batch:
@@ -56,10 +56,10 @@ class Breaker:
             self._note(watch.batch(full) for watch in self._watches)
 
     def canary(self, result: CanaryResult) -> None:
-        """A canary has finished."""
+        """Record a finished canary."""
         self._note(watch.canary(result) for watch in self._watches)
 
     def _note(self, trips: Iterable[Trip | None]) -> None:
-        # Every watch is asked, even when one has tripped: its books go on.
+        # All watches see every event, even after a trip: their state must stay current.
         first = next(iter([trip for trip in trips if trip is not None]), None)
         self.trip = self.trip or first

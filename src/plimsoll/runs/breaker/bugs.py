@@ -1,4 +1,4 @@
-"""The watch for causes of which one occurrence is enough."""
+"""The watch for causes that stop a run at the first occurrence."""
 
 from plimsoll.runs.breaker.watch import Trip, Watch, count_voids
 from plimsoll.runs.results import Row
@@ -8,7 +8,7 @@ __all__ = ["Bugs"]
 
 
 class Bugs(Watch):
-    """Trips at the first void whose cause stops a run."""
+    """Trips at the first void trial whose cause stops a run."""
 
     def trial(self, row: Row) -> Trip | None:
         if row.cause is None or not CAUSES[row.cause].stops_run:

@@ -1,8 +1,8 @@
-"""Canaries: when one is due, of which task, and which trials only a good one vouches for.
+"""Canaries: decides when one is due, of which task, and which trials it vouches for.
 
-A canary is an oracle trial of a task that was graded at its maximum before, here or when it
-was validated. A good one vouches for what had finished on its node before it started. A
-failed one takes with it everything on its node that no good one vouches for.
+A canary is an oracle trial of a task that was graded at its maximum before, in this run or in a
+validation. A good canary vouches for the trials that finished on its node before it started. A
+failed one voids all trials on its node that no good canary vouches for.
 """
 
 from collections import deque
@@ -14,9 +14,9 @@ __all__ = ["CANARY_AGENT", "DEFAULT_EVERY", "ENOUGH_TASKS", "Canaries", "TrialId
 CANARY_AGENT = "oracle"
 DEFAULT_EVERY = 200
 ENOUGH_TASKS = 32
-"""So many tasks take turns; more would not say more."""
+"""The number of tasks that take turns; more would add no information."""
 _LONGEST = 16
-"""How many intervals the trials after a good canary may fill before the oldest are let go."""
+"""The number of unvouched trials kept per node, in intervals. Then the oldest are dropped."""
 
 TrialId = tuple[str, int]
 """A task's name and the number of the attempt."""
@@ -24,7 +24,7 @@ TrialId = tuple[str, int]
 
 @dataclass(slots=True)
 class _Node:
-    """What is known of a place where trials run."""
+    """The trials of one node that no canary vouches for yet."""
 
     unvouched: deque[tuple[int, TrialId]]
     finished: int = 0
@@ -32,16 +32,16 @@ class _Node:
 
 @dataclass(slots=True)
 class Canaries:
-    """Plain books: the caller runs the trials and tells what came of them."""
+    """State only: the caller runs the trials and reports their results."""
 
     every: int
-    """One canary for so many trials; more than 0."""
+    """The number of trials per canary; more than 0."""
     proven: deque[str] = field(default_factory=deque[str])
-    """Tasks whose solution is known to be graded at the maximum, the next canary first."""
+    """Tasks whose solution was graded at the maximum, the next canary first."""
     validated: bool = False
-    """These are from a validation, which says more than an agent that solved a task."""
+    """`proven` comes from a validation, which is stronger evidence than an agent's success."""
     barred: frozenset[str] = frozenset()
-    """Tasks that are known not to be graded at the maximum each time."""
+    """Tasks that are known not to reach the maximum each time."""
     good: int = 0
     failed: int = 0
     _started: int = 0
@@ -49,22 +49,22 @@ class Canaries:
 
     @classmethod
     def of(cls, every: int, valid: Iterable[str], barred: Iterable[str] = ()) -> "Canaries":
-        """Canaries of validated tasks; where there are none, of what the run will prove."""
+        """Canaries of validated tasks; without any, of tasks that the run will prove."""
         tasks = deque(list(valid)[:ENOUGH_TASKS])
         return cls(every, tasks, validated=bool(tasks), barred=frozenset(barred))
 
     @property
     def wants_tasks(self) -> bool:
-        """More tasks for canaries are welcome."""
+        """True if more tasks for canaries are needed."""
         return not self.validated and len(self.proven) < ENOUGH_TASKS
 
     def prove(self, task: str) -> None:
-        """A task was graded at its maximum, so it can be a canary."""
+        """Record that a task was graded at its maximum: it can be a canary."""
         if self.wants_tasks and task not in self.proven and task not in self.barred:
             self.proven.append(task)
 
     def take(self) -> str | None:
-        """The task of a canary that is due now; each answer is one canary to run."""
+        """The task of the canary that is due now, or None. The caller must run it."""
         if self._started < self.every or not self.proven:
             return None
         self._started = 0
@@ -72,7 +72,7 @@ class Canaries:
         return self.proven[-1]
 
     def due_within(self, trials: int) -> str | None:
-        """The task that `take` will answer next, where that is so many trials away or fewer."""
+        """The next result of `take`, if due within this number of trials; otherwise None."""
         if self._started + trials < self.every or not self.proven:
             return None
         return self.proven[0]
@@ -86,7 +86,7 @@ class Canaries:
         place.finished += 1
 
     def canary_started(self, node: str = "") -> int:
-        """How far a good canary that starts now vouches; given back when it has finished."""
+        """The mark up to which a canary starting now vouches; passed back when it has finished."""
         return self._node(node).finished
 
     def canary_passed(self, mark: int, node: str = "") -> None:
@@ -96,7 +96,7 @@ class Canaries:
             place.unvouched.popleft()
 
     def canary_failed(self, node: str = "") -> tuple[TrialId, ...]:
-        """The trials that are void because of it."""
+        """Record a failed canary; returns the trials that it voids."""
         self.failed += 1
         place = self._node(node)
         taken = tuple(trial for _, trial in place.unvouched)

@@ -1,4 +1,4 @@
-"""The watch for a canary that fails: a solved task that is no longer graded as one."""
+"""The watch for failed canaries: a solved task that is no longer graded at its maximum."""
 
 from plimsoll.runs.breaker.watch import CanaryResult, Trip, Watch, count_voids
 

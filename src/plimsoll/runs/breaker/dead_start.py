@@ -1,4 +1,4 @@
-"""The watch for a run that never begins: its first trials are all void, and for one reason."""
+"""The watch for a run that never gets going: its first trials are all void for one reason."""
 
 from collections import Counter
 
@@ -11,15 +11,14 @@ __all__ = ["DeadStart"]
 
 class DeadStart(Watch):
     """Trips when the first trials are all void, and either no task is to blame or all share
-    one reason. Different tasks broken in different ways say nothing about the next one, nor
-    does one task however often it is tried: it looks on until enough tasks share the reason.
-    """
+    one reason. Tasks broken in different ways predict nothing about the next one, nor does a single
+    task however often it is retried: the watch continues until enough tasks share the reason."""
 
     def __init__(self, enough: int, enough_tasks: int = 1) -> None:
         self._enough = enough
         self._enough_tasks = enough_tasks
         self._voids: Counter[tuple[Cause, str]] = Counter()
-        """Causes and reasons so far; no more than one once there are enough trials."""
+        """Causes and reasons so far; a single one if tasks are to blame."""
         self._tasks: set[str] = set()
         self._first: Row | None = None
         self._over = False

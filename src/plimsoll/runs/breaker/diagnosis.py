@@ -1,4 +1,4 @@
-"""A trip as it is told to a person: the rule, the evidence, what to do, how to go on."""
+"""The diagnosis of a trip for a person: the rule, the evidence, remedies and next commands."""
 
 import re
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ __all__ = ["Circumstances", "diagnose", "remedies"]
 SHOWN_REASONS = 3
 SHOWN_FETCHES = 5
 
-# What a void reason says of a fetch: by the verdict on a grader, or by git, curl and others in
-# the output of a build or a set-up command.
+# Failed fetches named in void reasons: by the verdict on a grader, or by git, curl and others
+# in the output of a build or set-up command.
 _FETCHES = (
     re.compile(r"could not fetch `([^`]+)`"),
     re.compile(r"unable to access '([^']+)'"),
@@ -30,23 +30,23 @@ _MISSING = re.compile(r"could not import|which is not installed|needs /\S+, whic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What the run was about, in words that fit a command line."""
+    """The context of a run, quoted for a command line."""
 
     path: str
     validate: str
     """The command that validates its tasks."""
     unstaged: tuple[str, ...] = ()
-    """What the task of the example fetches and is not staged."""
+    """Fetches of the example's task that are not staged."""
     again: str
-    """The command that runs it once more."""
+    """The command that runs it again."""
     keep_going: str
-    """The same, to its end whatever the breaker finds."""
+    """The command that runs it to the end, ignoring the breaker."""
 
 
 def diagnose(
     trip: Trip, around: Circumstances, *, look: str | None, stopped: bool = True
 ) -> Diagnosis:
-    """All that is to be said of a trip. `look` is the folder of its example."""
+    """The diagnosis of a trip. `look` is the folder of its example."""
     shown = trip.voids[:SHOWN_REASONS]
     evidence = [f"{void.count} × void: {void.cause} · {void.reason}" for void in shown]
     if others := trip.voids[SHOWN_REASONS:]:
@@ -67,9 +67,9 @@ def diagnose(
 
 
 def remedies(reasons: Sequence[str], path: str, unstaged: Sequence[str] = ()) -> list[str]:
-    """What to do where trials of the tasks at `path` are void for such reasons.
+    """Remedies for trials of the tasks at `path` that are void for these reasons.
 
-    `unstaged` is what such a task fetches, and may be what is missing.
+    `unstaged`: fetches of such a task that may explain missing files.
     """
     found: list[str] = []
     fetches = dict.fromkeys(name for reason in reasons if (name := _fetched(reason)) is not None)
@@ -87,7 +87,7 @@ def remedies(reasons: Sequence[str], path: str, unstaged: Sequence[str] = ()) ->
 
 
 def _fetched(reason: str) -> str | None:
-    """What a reason says could not be fetched; empty where it does not name it."""
+    """The name of the failed fetch in a reason; empty if not named, None without a fetch."""
     for pattern in _FETCHES:
         if match := pattern.search(reason):
             return match[1]

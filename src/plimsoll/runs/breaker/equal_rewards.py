@@ -1,4 +1,4 @@
-"""The watch for rewards that never differ, as those of a grader that always says the same."""
+"""The watch for rewards that never differ, as from a grader with a constant result."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ __all__ = ["EqualRewards"]
 
 
 class EqualRewards(Watch):
-    """Trips when so many batches in a row have one and the same reward throughout.
+    """Trips when a number of batches in a row all have one and the same reward.
 
-    A batch in which nothing is graded neither counts nor begins the count again. Where rewards of
-    the run have differed, one in which all get the best of them does not count: the graders can
-    tell, and the policy has learned its tasks.
+    A batch without a graded trial neither counts nor resets the count. If rewards of the run have
+    differed, a batch in which all trials get the best reward resets it: the graders discriminate,
+    and the policy has learned its tasks.
     """
 
     def __init__(self, batches: int) -> None:

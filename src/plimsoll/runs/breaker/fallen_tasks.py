@@ -1,4 +1,4 @@
-"""The watch for tasks that could be solved, until their rewards fell to 0 with the canaries."""
+"""The watch for solvable tasks whose rewards fall to 0 while canaries fail."""
 
 from plimsoll.runs.breaker.watch import CanaryResult, Trip, Watch
 from plimsoll.runs.results import Row
@@ -6,19 +6,19 @@ from plimsoll.runs.results import Row
 __all__ = ["FallenTasks"]
 
 _ZEROS = 3
-"""So many zeros in a row, after a reward above 0, are a fall."""
+"""The number of zeros in a row, after a reward above 0, that count as a fall."""
 _SHOWN = 5
 
 
 class FallenTasks(Watch):
-    """Trips when a canary fails while tasks that had rewards above 0 have none any more.
+    """Trips when a canary fails while tasks that had rewards above 0 get only zeros.
 
-    Either alone says little: a policy may get worse, and one canary may fail of itself.
+    Either alone is weak evidence: a policy may get worse, and a single canary may fail by chance.
     """
 
     def __init__(self) -> None:
         self._zeros: dict[str, int] = {}
-        """Zeros in a row of each task that had a reward above 0 once."""
+        """Zeros in a row of each task that ever had a reward above 0."""
         self._last: dict[str, Row] = {}
 
     def trial(self, row: Row) -> Trip | None:

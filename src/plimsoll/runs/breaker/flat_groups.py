@@ -1,4 +1,4 @@
-"""The watch for groups whose members all get the same: nothing can be learned from them."""
+"""The watch for groups without variance: nothing can be learned from them."""
 
 import math
 from collections import deque
@@ -10,15 +10,15 @@ from plimsoll.runs.results import Row
 __all__ = ["FlatGroups"]
 
 _FEWEST = 16
-"""Fewer groups than this say nothing, however many batches they took."""
+"""The least number of groups to judge, regardless of the number of batches."""
 
 
 class FlatGroups(Watch):
     """Trips when nearly every group of the last batches has no variance.
 
-    Only finished groups with two graded members or more count: others could not vary. Once a group
-    had variance, those whose members all get the best reward of the run are not held against it:
-    the graders can tell, and the policy has learned these tasks.
+    Only finished groups with at least two graded members count: others cannot vary. Once a group
+    had variance, groups whose members all get the best reward of the run do not count as flat: the
+    graders discriminate, and the policy has learned these tasks.
     """
 
     def __init__(self, *, group: int, share: float, batches: int) -> None:
@@ -28,7 +28,7 @@ class FlatGroups(Watch):
         self._open: dict[str, list[float | None]] = {}
         self._flat: list[bool] = []
         self._window: deque[tuple[int, int]] = deque()
-        """Of each batch with a group in it: the flat groups and all."""
+        """For each batch with a finished group: the number of flat groups and of all groups."""
         self._example: Row | None = None
         self._best = -math.inf
         self._varied = False

@@ -1,7 +1,7 @@
-"""The breaker at work in a run with a ledger: its watches on every trial, its canaries woven in.
+"""The breaker monitor: connects watches and canaries to a run with a ledger.
 
-A failed canary makes void what finished since the last good one, as far as it is not trained
-on yet, and all that finishes until one is good again.
+A failed canary voids the trials that finished since the last good one, unless they were trained
+on already, and all trials that finish until a canary is good again.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ from plimsoll.trials.verdicts import Cause, Void
 __all__ = ["UNINFORMATIVE_CAUSES", "BreakerMonitor", "Canary"]
 
 UNINFORMATIVE_CAUSES = (Cause.LOST, Cause.CANCELLED)
-"""What ended them has nothing to do with what they ran. Workers that die again and again are the
-supervisor's affair."""
+"""Causes unrelated to the content of a trial: the breaker ignores them. The supervisor handles
+workers that die repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A canary that runs."""
+    """A running canary."""
 
     task: str
     number: int
     mark: int
-    """How far it vouches where it is good."""
+    """The mark up to which it vouches if good."""
 
 
 class BreakerMonitor:
-    """What the breaker knows of a run. Grows with nothing but the tasks."""
+    """The state of the breaker in a run. Grows only with the number of tasks."""
 
     def __init__(
         self, breaker: Breaker, canaries: Canaries | None, tasks: Mapping[str, Task], number: int
@@ -40,7 +40,7 @@ class BreakerMonitor:
         self.breaker = breaker
         self.canaries = canaries
         self.doubt: Void | None = None
-        """What makes trials void that finish after a failed canary."""
+        """The verdict of trials that finish after a failed canary; None after a good one."""
         self._tasks = tasks
         self._next = number
 
@@ -58,14 +58,14 @@ class BreakerMonitor:
         self.breaker.trial(row)
 
     def due(self) -> Canary | None:
-        """The canary that is due now; it counts as started."""
+        """The canary that is due now, or None. It counts as started."""
         if self.canaries is None or (task := self.canaries.take()) is None:
             return None
         number, self._next = self._next, self._next + 1
         return Canary(task, number, self.canaries.canary_started())
 
     def canary_finished(self, canary: Canary, row: Row) -> tuple[str, ...]:
-        """A canary has ended; the tickets that are worth nothing because of it."""
+        """Record a finished canary; returns the tickets that it voids."""
         assert self.canaries is not None, "there is no canary without canaries"
         result = CanaryResult(row, self._tasks[row.task].reward_range[1])
         taken: tuple[str, ...] = ()
@@ -81,7 +81,8 @@ class BreakerMonitor:
 
 
 def is_proof(task: Task, row: Row) -> bool:
-    """Whether a row proves that the task can be graded at its maximum, and has a solution."""
+    """True if a row proves that the task can be graded at its maximum, and the task has a
+    solution."""
     if row.reward is None or row.reward < task.reward_range[1]:
         return False
     folders = [step.solution_dir for step in task.steps]

@@ -1,4 +1,4 @@
-"""What the breaker allows: every limit of it, in one place."""
+"""The policy of the breaker: all its limits."""
 
 import math
 from dataclasses import dataclass
@@ -15,31 +15,32 @@ class Policy:
     """The limits of a run's watches."""
 
     batch: int = _BATCH
-    """So many finished trials, one after another, are a batch."""
+    """The number of consecutive finished trials in a batch."""
     start: int = 16
-    """So many trials from the first, all void for one reason or none of a task's, are enough."""
+    """The number of void trials at the start that trips, for one reason or with no task to
+    blame."""
     void_share: float = 0.5
     """The largest share of a batch that may be void."""
     equal_batches: int = _BATCHES
-    """So many batches in a row may not have one and the same reward throughout."""
+    """The number of batches in a row with one and the same reward that trips."""
     flat_share: float = 0.95
-    """At this share of groups without variance there is nothing to learn."""
+    """The share of groups without variance that trips."""
     flat_batches: int = _BATCHES
-    """So many batches are looked at together for it."""
+    """The number of batches over which that share is computed."""
     tasks: int = 1
-    """How many tasks the run has."""
+    """The number of tasks of the run."""
     group: int = 1
-    """How many trials make a group; groups of one have no variance to look at."""
+    """The number of trials per group; groups of one have no variance."""
     expects_equal: bool = False
     """The agent gets the same reward everywhere, as the oracle and nop do."""
     stops: bool = True
-    """A trip stops the run. Without it the trip is only reported."""
+    """A trip stops the run; otherwise it is only reported."""
 
     @classmethod
     def of_run(
         cls, *, step: int, group: int, tasks: int, expects_equal: bool, stops: bool
     ) -> "Policy":
-        """Of a run whose steps have so many trials: fewer than three steps say nothing of whether
+        """The limits of a run with `step` trials per step. Fewer than three steps do not show if
         rewards differ, however large a step is."""
         batches = _BATCHES * max(1, math.ceil(step / _BATCH))
         return cls(
@@ -53,5 +54,5 @@ class Policy:
 
     @property
     def enough_tasks(self) -> int:
-        """So many broken tasks are more than their own affair: most of them, or three."""
+        """The number of broken tasks that indicates a common fault: a majority, at most three."""
         return min(_ENOUGH_TASKS, self.tasks // 2 + 1)

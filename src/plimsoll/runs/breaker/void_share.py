@@ -10,21 +10,21 @@ from plimsoll.trials.verdicts import CAUSES
 __all__ = ["VoidShare"]
 
 _FEWEST_TASKS = 8
-"""A batch of fewer tasks than this is judged by those before it, too."""
+"""The least number of recent tasks to judge: a smaller batch is judged with earlier tasks."""
 
 
 class VoidShare(Watch):
-    """Trips when more of a full batch is void than may be.
+    """Trips when the void share of a full batch exceeds the limit.
 
-    A task that is to blame for its voids is tried again until it is out, and may fill batches
-    by itself. So those count only where more of the last tasks are broken than may be.
+    A task that is to blame for its voids is retried until it is quarantined, and can fill batches
+    by itself. Its voids count only if the share of broken tasks exceeds the limit too.
     """
 
     def __init__(self, limit: float, enough_tasks: int = 1) -> None:
         self._limit = limit
         self._enough_tasks = enough_tasks
         self._is_broken: dict[str, bool] = {}
-        """Of the last tasks, the latest at the end."""
+        """The recent tasks, the latest at the end."""
 
     def batch(self, rows: Sequence[Row]) -> Trip | None:
         self._judge_tasks(rows)
@@ -42,7 +42,8 @@ class VoidShare(Watch):
         )
 
     def _judge_tasks(self, rows: Sequence[Row]) -> None:
-        """A task is broken where more of its trials are void by its fault than are graded."""
+        """Update the broken tasks: those with more void trials by their own fault than graded
+        ones."""
         against: Counter[str] = Counter()
         for row in rows:
             if row.cause is None or _is_against_task(row):

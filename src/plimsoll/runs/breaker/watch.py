@@ -1,4 +1,4 @@
-"""What a watch is, what it is shown, and what it says when it trips."""
+"""The interface of a watch, its input events and its result, a trip."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ __all__ = ["CanaryResult", "Trip", "VoidCount", "Watch", "count_voids"]
 
 @dataclass(frozen=True, slots=True)
 class VoidCount:
-    """A reason for which trials are void, and how many."""
+    """A reason for void trials, and their number."""
 
     cause: str
     reason: str
@@ -21,12 +21,12 @@ class VoidCount:
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """Why the run is to stop: the rule, its numbers with their limits, and the evidence."""
+    """The reason to stop a run: the rule, its numbers with their limits, and the evidence."""
 
     rule: str
     said: str
     voids: tuple[VoidCount, ...] = ()
-    """The reasons for which trials are void, the most common first."""
+    """The reasons for void trials, the most common first."""
     example: Row | None = None
     """A trial to look at."""
     canary: bool = False
@@ -36,13 +36,13 @@ class Trip:
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """An oracle trial that was woven in, and what came of it."""
+    """A finished canary and its result."""
 
     row: Row
     top: float
-    """The task's largest reward, which a good canary is graded at."""
+    """The task's maximum reward, required of a good canary."""
     voided: int = 0
-    """How many trials a failed one made void."""
+    """The number of trials that a failed canary voided."""
 
     @property
     def good(self) -> bool:
@@ -50,7 +50,7 @@ class CanaryResult:
 
     @property
     def cause(self) -> Cause:
-        """Of the trials that a failed one makes void."""
+        """The cause for the trials that a failed canary voids."""
         return Cause.SANDBOX if self.row.cause is Cause.SANDBOX else Cause.GRADER
 
     @property
@@ -61,20 +61,20 @@ class CanaryResult:
 
 
 class Watch:
-    """Looks at what happens and says when it is enough. A watch overrides what it looks at."""
+    """Observes events and reports a trip. Subclasses override the events that they need."""
 
     def trial(self, row: Row) -> Trip | None:
-        """A trial has finished."""
+        """Observe a finished trial."""
         del row
         return None
 
     def batch(self, rows: Sequence[Row]) -> Trip | None:
-        """A batch is full; its trials have been shown one by one before."""
+        """Observe a full batch, after each of its trials."""
         del rows
         return None
 
     def canary(self, result: CanaryResult) -> Trip | None:
-        """A canary has finished."""
+        """Observe a finished canary."""
         del result
         return None
 

@@ -1,4 +1,4 @@
-"""From what a person asks for to an evaluation that is ready to run, and its end."""
+"""`plimsoll eval`: checks a request and makes an evaluation that is ready to run."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -38,14 +38,14 @@ __all__ = ["EvalRun", "Request", "exit_code"]
 
 
 def exit_code(summary: Summary) -> int:
-    """0 where every trial is graded, 3 where any is void or the breaker stopped the run."""
+    """0 if every trial is graded, 3 if any is void or the breaker stopped the run."""
     stopped = summary.breaker is not None and summary.breaker.stopped
     return 3 if summary.void or stopped else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What `plimsoll eval` was asked for."""
+    """The options of `plimsoll eval`."""
 
     path: Path
     agent: str
@@ -57,28 +57,28 @@ class Request:
     config: Path | None
     skip_invalid: bool
     assets: Path | None = None
-    """What is staged, if not where the config says."""
+    """The staged assets, to override the config."""
     validated: bool = False
     """Refuse to start unless every task is validated on the backend."""
     validation: Path | None = None
-    """Where the validation is kept, if not beside the tasks."""
+    """The folder of the validation, if not beside the tasks."""
     skip_quarantined: bool = False
     canary_every: int | None = None
-    """None leaves it to the number of trials; 0 is none."""
+    """Trials per canary: None chooses by the number of trials, 0 disables canaries."""
     keep_going: bool = False
-    """Run to the end whatever the breaker finds."""
+    """Run to the end, ignoring the breaker."""
     pool: str | None = None
-    """How sandboxes are used, if not as the config says."""
+    """The reuse of sandboxes, to override the config."""
     policy: tuple[str, ...] = ()
-    """Who answers for the policy, if not whom the config names."""
+    """URLs of the policy's servers, to override the config."""
     model: str | None = None
-    """The policy's name at its servers, if not as the config says."""
+    """The policy's name at its servers, to override the config."""
     turns: int | None = None
-    """The most answers a trial may have, if not as the config says."""
+    """The maximum number of answers per trial, to override the config."""
     layer: Path | None = None
-    """Where agents are baked, if not where the config says."""
+    """The folder of baked agents, to override the config."""
     workers: int | None = None
-    """Worker processes; none where neither this nor an engine is given."""
+    """The number of worker processes; no processes if neither this nor an engine is given."""
     engine: Literal["process", "ray"] | None = None
 
     @property
@@ -86,7 +86,7 @@ class Request:
         return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
 
     def command(self, *, keep_going: bool) -> str:
-        """The command line that asks for it again, into a folder of its own."""
+        """The command line that repeats the evaluation, in a new folder."""
         usual = default_concurrency()
         options: dict[str, object] = {
             "--agent": self.agent,
@@ -115,7 +115,7 @@ class Request:
         return command_line("eval", self.path, options | flags)
 
     def validate_command(self) -> str:
-        """The command line that validates the same tasks for it."""
+        """The command line that validates the same tasks."""
         options: dict[str, object] = {
             "--backend": self.backend,
             "--task": self.pattern,
@@ -190,7 +190,7 @@ class EvalRun(TrialSetRun):
         if request.placement.engine != "ray":  # workers of a cluster are on other hosts
             check_compose(request.backend, tasks)
         canaries = candidates.canaries(tasks, request.canary_every, len(tasks) * request.attempts)
-        # Before there is a directory: a run without a policy leaves nothing behind.
+        # Before the directory is made: a run without a policy leaves no files behind.
         asked = None if asked is None else asked.checked()
         plan = Plan(
             config=config,
@@ -214,13 +214,13 @@ class EvalRun(TrialSetRun):
         """Continue the evaluation of a run directory."""
         request = read_request(directory, Request)
         keep_going = keep_going or request.keep_going
-        # Its own config: the file that it was started with may have changed since.
+        # The run's own config: the original file may have changed since.
         made = replace(request, out=directory.path, config=directory.config, keep_going=keep_going)
         return cls.prepare(made, resumes=True)
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The policy's servers; none where the agent asks no policy."""
+        """The policy's servers; empty if the agent asks no policy."""
         return () if self.plan.policy is None else self.plan.policy.urls
 
     @property
@@ -229,7 +229,7 @@ class EvalRun(TrialSetRun):
 
     @property
     def quarantined(self) -> int:
-        """How many of the tasks that run are on the quarantine list."""
+        """The number of tasks to run that are on the quarantine list."""
         place = RecordFolder.of(self.request.path, self.request.validation)
         listed = Quarantine.load(place.folder)
         tasks = (t for t in self.selection.tasks if t.name not in self.left_out)
@@ -238,7 +238,7 @@ class EvalRun(TrialSetRun):
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """Why the breaker tripped, if it did."""
+        """The diagnosis of the breaker's trip; None without one."""
         breaker, request = self.breaker, self.request
         if (trip := breaker.trip) is None:
             return None

@@ -1,4 +1,4 @@
-"""Held-out evaluations of a run: held-out tasks tried with the current weights.
+"""Held-out evaluations of a run: trials of held-out tasks with the current weights.
 
 Their trials are in `heldout/` and `heldout_trials.jsonl`. None of them is in a batch, and the
 breaker does not count them.
@@ -21,26 +21,26 @@ __all__ = ["HeldOutResult", "held_out_result", "held_out_set", "read_held_out"]
 
 
 class HeldOutResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one evaluation: a line of `heldout.jsonl`."""
+    """The result of one evaluation: a line of `heldout.jsonl`."""
 
     name: str
     step: int
     version: str
-    """Of the weights when it began."""
+    """The version of the weights at its start."""
     reward: float | None
-    """The mean of the tasks' means; None where no trial is graded."""
+    """The mean of the tasks' means; None if no trial is graded."""
     graded: int
     void: dict[str, int]
-    """Trials that stay void, by cause. A task without a graded one has no part in the mean."""
+    """Trials that remain void, by cause. A task without a graded trial has no part in the mean."""
     tasks: dict[str, float | None]
-    """The mean of each task's graded trials; None where none is."""
+    """The mean of each task's graded trials; None without any."""
     seconds: float
 
 
 def held_out_set(
     name: str, label: str, tasks: Sequence[Task], attempts: int, directory: RunDirectory
 ) -> TrialSet:
-    """The trial set of an evaluation: one group a task."""
+    """The trial set of an evaluation: one group per task."""
     options = SetOptions(
         folder=lambda group, ticket: directory.evaluated(group.task.name, ticket),
         keep=directory.append_evaluated,
@@ -51,7 +51,7 @@ def held_out_set(
 
 
 def held_out_result(trials: TrialSet, label: str, at: Version, seconds: float) -> HeldOutResult:
-    """The result of an evaluation that is over."""
+    """The result of a finished evaluation."""
     rows = trials.results
     rewards: dict[str, list[float]] = {group.task.name: [] for group in trials.groups}
     for row in rows:
@@ -71,9 +71,9 @@ def held_out_result(trials: TrialSet, label: str, at: Version, seconds: float) -
 
 
 def read_held_out(path: Path, lineages: Lineages, now: Version) -> list[HeldOutResult]:
-    """The evaluations of versions that the one of now descends from, in order.
+    """The evaluations of versions that the current version descends from, in order.
 
-    Of two of one version and name, the last.
+    Of two with the same version and name, the last counts.
     """
     kept: Mapping[tuple[str, str], HeldOutResult] = {
         (line.version, line.name): line

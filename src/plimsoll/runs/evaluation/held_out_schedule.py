@@ -1,4 +1,4 @@
-"""When a run is measured on its held-out tasks, whether it trains or only rolls out."""
+"""The schedule of held-out evaluations, for runs that train and runs that only roll out."""
 
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.rollouts import Rollouts
@@ -7,10 +7,9 @@ __all__ = ["HeldOutSchedule"]
 
 
 class HeldOutSchedule:
-    """Before the first step, every so many steps, and after the last; once for each step.
+    """Evaluates before the first step, at a fixed interval, and after the last; once per step.
 
-    Not once for each version: a run that was killed goes on with the same weights under the name
-    of another lineage.
+    Not once per version: a killed run continues with the same weights in another lineage.
     """
 
     def __init__(self, rollouts: Rollouts) -> None:
@@ -18,8 +17,9 @@ class HeldOutSchedule:
         self._every = rollouts.plan.config.evaluation.every
 
     async def if_due(self) -> HeldOutResult | None:
-        """Between two steps. One that is due when a run goes on was not made, or not to its end,
-        in the life before. None where none is due, or it is cut short."""
+        """Evaluate between two steps, if due. After a resume, an evaluation that the earlier
+        process did not finish is due again. None if none is due or the evaluation is
+        interrupted."""
         step = self._rollouts.version.number
         if step == 0:
             return await self._measure("before the first step")

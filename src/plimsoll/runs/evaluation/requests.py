@@ -1,4 +1,4 @@
-"""`request.json`: the options of `plimsoll eval` or `plimsoll validate`, kept to resume it."""
+"""`request.json`: the options of `plimsoll eval` or `plimsoll validate`, stored to resume it."""
 
 from pathlib import Path
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""`TrialSetRun`: a run of one trial set, as `plimsoll eval` and `plimsoll validate` are.
+"""`TrialSetRun`: a run of one trial set. `plimsoll eval` and `plimsoll validate` use it.
 
 Attempts come before tasks: each task is tried once before any is tried again. A killed or stopped
 run is resumed from its directory: trials that are final in the ledger are not run again.
@@ -46,10 +46,10 @@ SET_NAME = "trials"
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the trials of an evaluation run."""
+    """The placement of an evaluation's trials."""
 
     concurrency: int
-    """Trials at once, over all workers."""
+    """Concurrent trials, over all workers."""
     workers: int | None = None
     """Worker processes; None for one worker in this process, unless there is an engine."""
     engine: Literal["process", "ray"] | None = None
@@ -60,7 +60,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluation_config(config: Config, placement: Placement, **run: object) -> Config:
-    """The config of a run with these keys of [run], and with the workers of the placement."""
+    """The config of a run with these keys of [run] and the workers of the placement."""
     number = placement.workers or 1
     workers: dict[str, object] = {
         "number": number,
@@ -173,7 +173,7 @@ class TrialSetRun(RunSession):
             async with self:
                 assert self._loop is not None
                 is_over = await self._scheduler.run_set(self.trials, self._loop, gives_up=False)
-                # A canary may still run, and void the last trials.
+                # A canary may still be running, and may void the last trials.
                 await self._scheduler.wait_idle(self._loop)
                 self._is_stopped = not is_over
                 self._scheduler.stop("all trials are done", is_done=True)
@@ -186,7 +186,7 @@ class TrialSetRun(RunSession):
 
     @property
     def tally(self) -> Tally:
-        """The final trials; of a run that the breaker stopped, those to be retried too."""
+        """The final trials; if the breaker stopped the run, also those awaiting a retry."""
         rows = self.trials.rows.values() if self._is_stopped else self.trials.results
         return Tally(list(rows))
 
@@ -215,7 +215,7 @@ class TrialSetRun(RunSession):
 
     @property
     def seconds(self) -> float:
-        """The time since its start, or from its start to its end."""
+        """The time since the start, or from start to end once finished."""
         if self._started is None:
             return 0.0
         return (self._ended or time.monotonic()) - self._started
@@ -235,7 +235,7 @@ def _options(directory: RunDirectory, *, is_watched: bool) -> SetOptions:
         del ticket
         return directory.trial(group.task.name, group.attempt or 1, group.agent)
 
-    # Unseeded: each attempt is sampled anew.
+    # Unseeded: each attempt samples independently.
     return SetOptions(
         folder=folder,
         keep=directory.append,
@@ -251,7 +251,7 @@ def _label(task: str, agent: str, attempt: int, ticket: str) -> str:
 
 
 def _restore(trials: TrialSet, ledger: Ledger, directory: RunDirectory) -> None:
-    """Continue a trial set where an earlier process left it."""
+    """Continue a trial set of an earlier process."""
     found = read_groups(ledger.path)
     _check_same(trials, [one.admitted.task for one in found.values()], directory)
     last: Mapping[str, Row] = {row.ticket: row for row in read_lines(directory.results, Row)}

@@ -1,1 +1,1 @@
-"""Validation: whether the oracle reaches a task's maximum reward and nop does not."""
+"""Validation: checks that the oracle reaches a task's maximum reward and nop does not."""

@@ -1,7 +1,7 @@
-"""Validation when a run begins: what is not known of its tasks is found out.
+"""Validation at the start of a run, for tasks without a current validation.
 
-In the run's own process, before workers are started: a run of tasks that cannot be graded
-starts nothing else. Records go where `plimsoll validate` keeps them, so that it is done once.
+Runs in the run's own process, before workers are started: if the tasks cannot be graded, nothing
+else is started. Records go to the folder of `plimsoll validate`, so tasks are validated once.
 """
 
 import itertools
@@ -20,7 +20,7 @@ __all__ = ["ValidationAtStart"]
 
 
 class ValidationAtStart:
-    """Validates the tasks of a run. `doing` says how far it is."""
+    """Validates the tasks of a run. `doing` is its progress."""
 
     def __init__(self, plan: Plan, directory: RunDirectory) -> None:
         self._plan = plan
@@ -35,7 +35,7 @@ class ValidationAtStart:
         return f"{self._doing} · {self._run.tally.trials:,}/{self._run.total:,} trials"
 
     async def run(self) -> Plan:
-        """The plan without the tasks that fail. Raises where those are most."""
+        """The plan without the tasks that fail. Raises if too many fail."""
         for tasks, name in ((self._plan.trained, "tasks"), (self._plan.held_out, "heldout")):
             if unknown := tasks.unknown():
                 self._run = self._make(tasks, unknown, name)
@@ -43,7 +43,7 @@ class ValidationAtStart:
                 try:
                     await self._run.run()
                 finally:
-                    # What has finished is known, however this ends.
+                    # Record the finished tasks, also after an error.
                     self._run.finish()
                     self._run = None
         return self._plan.validated()
@@ -65,7 +65,7 @@ class ValidationAtStart:
         return ValidateRun(request, config, LoadedTasks(unknown, ()), out=self._folder(name))
 
     def _folder(self, name: str) -> Path:
-        """One that holds nothing: a run that goes on may have tasks that have changed."""
+        """An unused folder: the tasks of a resumed run may have changed."""
         folder = self._directory.path / "validation"
         return next(
             path

@@ -1,8 +1,8 @@
-"""The quarantine list: tasks that a run leaves alone on a backend, each with its reason.
+"""The quarantine list: tasks that runs on a backend leave out, each with its reason.
 
-A line of `quarantine.txt` is a task, a backend and a reason, with tabs between them. What a
-person writes into it holds as well: a task alone on a line is quarantined on every backend,
-and what follows a `#` at the head of a line is a remark.
+A line of `quarantine.txt` is a task, a backend and a reason, separated by tabs. Users may edit
+it: a task alone on a line is quarantined on every backend, and a line that starts with `#` is a
+comment.
 """
 
 import posixpath
@@ -20,13 +20,13 @@ EVERYWHERE = "*"
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The list's lines, as they are."""
+    """The lines of the list, unchanged."""
 
     lines: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, folder: Path) -> "Quarantine":
-        """The list in a folder; an empty one where there is none."""
+        """The list in a folder; empty if there is no file."""
         file = folder / NAME
         try:
             return cls(tuple(file.read_text("utf-8-sig").splitlines()))
@@ -38,7 +38,7 @@ class Quarantine:
             raise UsageError(f"{file}: not UTF-8 text; mend it or validate again") from error
 
     def check(self, folder: Path, root: Path) -> None:
-        """Refuse a line without tabs that is no task's: its backend or reason may be in it."""
+        """Refuse a line without tabs that names no task: it may contain a backend or a reason."""
         for number, line in enumerate(self.lines, start=1):
             name = _fields(line)[0]
             if name and "\t" not in line and not (root / name).exists():
@@ -48,7 +48,7 @@ class Quarantine:
                 )
 
     def reason(self, task: str, backend: str) -> str | None:
-        """Why a task is quarantined on a backend; None where it is not."""
+        """The reason for a task's quarantine on a backend; None if it is not quarantined."""
         for line in self.lines:
             name, where, reason = _fields(line)
             if name == task and where in (backend, EVERYWHERE):
@@ -56,7 +56,7 @@ class Quarantine:
         return None
 
     def by_hand(self, task: str, backend: str, recorded: str | None) -> str | None:
-        """Why a person quarantined a task; a line with the recorded reason is validate's own."""
+        """The reason of a user's quarantine. A line with the recorded reason is from `validate`."""
         own = None if recorded is None else f"{task}\t{backend}\t{_one_line(recorded)}"
         others = Quarantine(tuple(line for line in self.lines if line != own))
         return others.reason(task, backend)
@@ -64,7 +64,7 @@ class Quarantine:
     def replaced(
         self, tasks: Sequence[str], backend: str, quarantined: Mapping[str, str]
     ) -> "Quarantine":
-        """The list after `tasks` were looked at: other lines stay as they are, in their order."""
+        """The list after `tasks` were validated. Other lines keep their content and order."""
         looked_at = {(task, backend) for task in tasks}
         kept = [line for line in self.lines if _fields(line)[:2] not in looked_at]
         new = [f"{task}\t{backend}\t{_one_line(why)}" for task, why in quarantined.items()]

@@ -1,11 +1,11 @@
-"""What is known of tasks on a backend: the oracle reaches the maximum there, and nop does not.
+"""Validation records: for each task and backend, the results of the oracle and of nop.
 
     <folder>/validation.json    a record of each task on each backend, with all its verdicts
-    <folder>/quarantine.txt     those that a run should leave alone, and why
+    <folder>/quarantine.txt     the tasks that runs leave out, and the reasons
 
-The folder is `.plimsoll` beside the tasks, or one that a person names. A task is known by its
-path from there. Its record holds a digest of its whole folder, and the key of the assets: a
-changed task is not validated, nor one that is to run with other assets.
+The folder is `.plimsoll` beside the tasks, or one that the user names. A task is identified by
+its path relative to the set. Its record holds a digest of its folder and the key of the assets:
+a changed task is not validated, nor one that runs with other assets.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _FORMAT = 1
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one trial of the oracle or of nop."""
+    """The result of one trial of the oracle or of nop."""
 
     reward: float | None
     cause: Cause | None
@@ -40,7 +40,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> float | str | None:
-        """What must be equal each time: the reward, or the cause of a void."""
+        """The value that must be equal in all attempts: the reward, or the cause of a void."""
         return self.reward if self.reward is not None else self.cause
 
     @property
@@ -52,13 +52,13 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one task on one backend."""
 
     task: str
-    """Its folder, from the folder beside which the records stand."""
+    """The task's path, relative to the folder beside which the records are."""
     backend: str
     ok: bool
     reason: str | None
-    """Why it is quarantined."""
+    """The reason for its quarantine."""
     flaky: str | None
-    """How its outcomes differ, where they do."""
+    """The differing outcomes, if they differ."""
     maximum: float | None
     oracle: list[Attempt]
     nop: list[Attempt]
@@ -74,7 +74,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_task(folder: Path) -> str:
-    """Names all that a task's folder holds."""
+    """The digest of a task's whole folder."""
     try:
         return digest_folders([folder])
     except OSError as error:
@@ -84,7 +84,8 @@ def digest_task(folder: Path) -> str:
 def judge_task(
     maximum: float, oracle: Sequence[Attempt], nop: Sequence[Attempt]
 ) -> tuple[str | None, str | None]:
-    """Why a task is to be quarantined, and how it is flaky; None where it is not."""
+    """The reason to quarantine a task, and its differing outcomes; None for each without a
+    fault."""
     return _fault(maximum, oracle, nop), _flaky(oracle, nop)
 
 
@@ -114,15 +115,15 @@ def _flaky(oracle: Sequence[Attempt], nop: Sequence[Attempt]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordFolder:
-    """Where the records of the tasks at a path are kept, and what their names start from."""
+    """The folder of the records of the tasks at a path, and the root of the tasks' names."""
 
     root: Path
     folder: Path
 
     @classmethod
     def of(cls, path: Path, given: Path | None = None) -> "RecordFolder":
-        """Beside the tasks, never inside one: there they would change its digest."""
-        # Not resolved: a task that is a link keeps the name that the set gives it.
+        """The folder beside the tasks, never inside one: that would change the task's digest."""
+        # Not resolved: a task that is a symlink keeps its name in the set.
         here = Path(os.path.abspath(path))  # noqa: PTH100
         root = here.parent if (here / "task.toml").exists() else here
         return cls(root, root / FOLDER if given is None else given)
@@ -131,13 +132,13 @@ class RecordFolder:
         return Path(os.path.abspath(task)).relative_to(self.root).as_posix()  # noqa: PTH100
 
     def check_writable(self) -> None:
-        """Refuse a place that cannot be written before anything is run for it."""
+        """Refuse a folder that is not writable, before any trial is run for it."""
         _write(self.folder / NAME, None)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecords:
-    """The records in a place, and the quarantine list beside them."""
+    """The records in a folder, and the quarantine list beside them."""
 
     place: RecordFolder
     records: dict[tuple[str, str], TaskRecord]
@@ -145,7 +146,7 @@ class TaskRecords:
 
     @classmethod
     def load(cls, place: RecordFolder) -> "TaskRecords":
-        """What is there; nothing is known where nothing is there."""
+        """Load the records; empty if there is no file."""
         file = place.folder / NAME
         try:
             data = msgspec.json.decode(file.read_bytes(), type=_File)
@@ -165,12 +166,12 @@ class TaskRecords:
         return cls(place, records, quarantine)
 
     def standing(self, task: Path, backend: str, assets: str = "") -> Standing:
-        """Where a task stands on a backend with these assets, as its folder is now."""
+        """The standing of a task on a backend with these assets, for its current content."""
         key = self.place.key(task)
         record = self.records.get((key, backend))
         listed = self.quarantine.by_hand(key, backend, record.reason if record else None)
         if listed is not None:
-            return Standing(ValidationState.QUARANTINED, listed)  # whatever the task is like
+            return Standing(ValidationState.QUARANTINED, listed)  # for any content of the task
         if record is None:
             return Standing(ValidationState.UNKNOWN)
         if record.assets != assets:
@@ -182,18 +183,18 @@ class TaskRecords:
         )
 
     def failed(self, task: Path, backend: str) -> bool:
-        """Whether a task failed on a backend when it was last looked at, changed since or not."""
+        """True if a task's last validation on a backend failed, even if the task changed since."""
         record = self.records.get((self.place.key(task), backend))
         return record is not None and not record.ok
 
     @classmethod
     def add(cls, place: RecordFolder, records: Sequence[TaskRecord]) -> tuple[Path, Path]:
-        """Add records to what is there by now, while others who do the same wait."""
+        """Add records to the current files, under a lock."""
         with _held(place.folder):
             return cls.load(place).merged(records).save()
 
     def merged(self, records: Sequence[TaskRecord]) -> "TaskRecords":
-        """With new records in place of the old ones of the same task and backend."""
+        """The records with new ones in place of the old ones of the same task and backend."""
         quarantine = self.quarantine
         for backend in dict.fromkeys(record.backend for record in records):
             of_it = [record for record in records if record.backend == backend]
@@ -203,7 +204,7 @@ class TaskRecords:
         return TaskRecords(self.place, dict(sorted((self.records | new).items())), quarantine)
 
     def save(self) -> tuple[Path, Path]:
-        """Write both files, each under a temporary name first: whole, or as it was."""
+        """Write both files, each atomically."""
         data = msgspec.json.encode(_File(format=_FORMAT, tasks=list(self.records.values())))
         files = (self.place.folder / NAME, self.place.folder / QUARANTINE)
         _write(files[0], msgspec.json.format(data, indent=2) + b"\n")
@@ -213,7 +214,7 @@ class TaskRecords:
 
 @contextmanager
 def _held(folder: Path) -> Generator[None]:
-    """Keep others from writing to a folder; where it knows no locks, do without."""
+    """Lock a folder against other writers; without effect on file systems without locks."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -225,7 +226,7 @@ def _held(folder: Path) -> Generator[None]:
 
 
 def _write(file: Path, data: bytes | None) -> None:
-    """Write a file, or with None only see that it could be written."""
+    """Write a file atomically; with None, only check that it is writable."""
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""From what a person asks `plimsoll validate` for to the record of each task, kept for runs."""
+"""`plimsoll validate`: checks a request, runs the oracle and nop, and records the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ _AGENTS = ("oracle", "nop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateRequest:
-    """What `plimsoll validate` was asked for."""
+    """The options of `plimsoll validate`."""
 
     path: Path
     backend: str
@@ -57,9 +57,9 @@ class ValidateRequest:
     config: Path | None
     assets: Path | None = None
     pool: str | None = None
-    """How sandboxes are used, if not as the config says."""
+    """The reuse of sandboxes, to override the config."""
     workers: int | None = None
-    """Worker processes; none where neither this nor an engine is given."""
+    """The number of worker processes; no processes if neither this nor an engine is given."""
     engine: Literal["process", "ray"] | None = None
 
     @property
@@ -76,12 +76,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int
     flaky: int
     not_finished: list[str]
-    """Tasks of which not every trial finished; nothing is recorded for them."""
+    """Tasks with unfinished trials; nothing is recorded for them."""
     results: list[TaskRecord]
     validation: str
     quarantine: str
     run: str
-    """Where the trials are."""
+    """The run directory with the trials."""
 
 
 class ValidateRun(TrialSetRun):
@@ -113,7 +113,7 @@ class ValidateRun(TrialSetRun):
         self._digests = {task.name: digest_task(task.path) for task in every}
         """Digests from before the trials: a task that changes meanwhile is not validated."""
         self._assets = assets.key if assets is not None else ""
-        """The key of the assets that the sandboxes have."""
+        """The key of the assets of the sandboxes."""
         self._done: dict[str, TaskRecord] = {}
         plan = Plan(
             config=config,
@@ -158,7 +158,7 @@ class ValidateRun(TrialSetRun):
     def resume(cls, directory: RunDirectory) -> "ValidateRun":
         """Continue the validation of a run directory."""
         request = read_request(directory, ValidateRequest)
-        # Its own config: the file that it was started with may have changed since.
+        # The run's own config: the original file may have changed since.
         return cls.prepare(replace(request, config=directory.config), out=directory.path)
 
     @property
@@ -166,7 +166,7 @@ class ValidateRun(TrialSetRun):
         return tuple(key for task in self.loaded.tasks for key in task.unknown_keys)
 
     def look(self, record: TaskRecord) -> Path | None:
-        """The folder of the trial to look at first, where the task has any."""
+        """The folder of the trial to look at first; None if the task has none."""
         if not record.oracle:
             return None
         task = next(t for t in self.loaded.tasks if self.records.place.key(t.path) == record.task)
@@ -197,11 +197,11 @@ class ValidateRun(TrialSetRun):
         return [*(record for record in done if record is not None), *invalid]
 
     def finish(self) -> Report:
-        """Keep the records of what has finished, and write the run's summary."""
+        """Write the records of finished tasks, and the run's summary."""
         results = self.results()
         summary = self.summary_of(len(self.loaded.tasks))
         self.directory.finish(msgspec.structs.replace(summary, pool=self.pool))
-        # To what is there by now: somebody may have validated other tasks meanwhile.
+        # Merge into the current files: another process may have validated other tasks meanwhile.
         validation, quarantine = TaskRecords.add(self.records.place, results)
         return Report(
             backend=self.request.backend,
