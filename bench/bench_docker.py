@@ -47,7 +47,7 @@ NAN = float("nan")
 def batches(side: str, at_once: int) -> int:
     """The number of repetitions of the tasks in one measurement.
 
-    Often enough that what comes once, the first and the last containers, does not count for much.
+    Enough that the one-time cost of the first and the last containers is small.
     """
     if side in (HARBOR, HARBOR_NO_GRACE):
         return 1

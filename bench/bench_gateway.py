@@ -113,7 +113,7 @@ class Bench:
 
 
 def applies(case: Case, side: str) -> bool:
-    """Whether a side supports the case: the upstream speaks Chat Completions only, so only Plimsoll
+    """True if a side supports the case: the upstream speaks Chat Completions only, so only Plimsoll
     translates the other dialects."""
     return case.dialect == "chat" or side == OURS
 

@@ -1,5 +1,6 @@
-"""How fast the ledger is: events written, decisions, opening a long journal, and its memory; and
-what a turn of the controller costs with many trials in flight.
+"""Benchmark of the ledger: events written, decisions, opening a long journal, and memory.
+
+Also measures a turn of the controller with many trials in flight.
 
 make bench-ledger
 python bench/bench_ledger.py --events 1000000
@@ -36,7 +37,7 @@ GOOD = Graded(1.0, Ending.SUBMITTED)
 
 
 class Nowhere:
-    """A history of runs that never look back."""
+    """An empty history, for runs that never read it."""
 
     def about(self, subject: str) -> list[Event]:  # noqa: ARG002
         return []
@@ -49,7 +50,7 @@ def accounts(settings: Settings, sink: Callable[[Event], None]) -> Accounts:
 
 
 def step(run: Accounts) -> None:
-    """Admit what may be, finish all of it, train on one batch."""
+    """Admit groups up to the limit, finish all of them, train on one batch."""
     run.admit(ORDER)
     for ticket in run.waiting():
         run.start(ticket, "worker-1")
@@ -62,7 +63,7 @@ def step(run: Accounts) -> None:
 
 @contextlib.contextmanager
 def every_event_durable() -> Generator[None]:
-    """Sync at every write, not only where a step begins or ends."""
+    """Sync at every write, not only at the begin and the end of a step."""
     usual = journal.is_durable
     journal.is_durable = lambda _: True
     try:
@@ -72,7 +73,7 @@ def every_event_durable() -> Generator[None]:
 
 
 async def written_events(folder: Path, callers: int, groups: int) -> float:
-    """Events a second through the asyncio interface, each waited for by its caller."""
+    """Events per second through the asyncio interface. Each caller waits for its event."""
     settings = Settings(batch_groups=groups, max_running=groups * 8, depth=0, max_staleness=0)
     async with Ledger(folder, settings, Owner("bench", os.getpid(), ""), time.time) as ledger:
         await ledger.admit(ORDER)
@@ -95,7 +96,7 @@ async def written_events(folder: Path, callers: int, groups: int) -> float:
 
 
 async def steps_a_second(folder: Path, steps: int) -> float:
-    """Consume and commit, each on the disk itself before the next."""
+    """Steps per second: consume and commit, each synced to disk before the next."""
     settings = Settings(
         batch_groups=1, max_running=steps, depth=steps, max_staleness=steps, group_size=1
     )
@@ -114,7 +115,7 @@ async def steps_a_second(folder: Path, steps: int) -> float:
 
 
 def decisions(batch: int, depth: int) -> dict[str, float]:
-    """Milliseconds, median, for each decision with (τ+1)·B live groups."""
+    """Median milliseconds of each decision with (τ+1)·B live groups."""
     settings = Settings(
         batch_groups=batch,
         max_running=batch * (depth + 1),
@@ -141,7 +142,8 @@ def decisions(batch: int, depth: int) -> dict[str, float]:
 
 
 def long_journal(path: Path, events: int) -> tuple[int, float]:
-    """Write a journal of so many events in bulk; how many, and events a second."""
+    """Write a journal of at least `events` events in bulk. Returns the count and events per
+    second."""
     written: list[tuple[Event, str]] = []
     settings = Settings(batch_groups=64, max_running=1024, depth=1, max_staleness=1)
     run = accounts(settings, lambda event: written.append((event, subject_of(event))))
@@ -169,7 +171,7 @@ def opening(path: Path, *, from_the_start: bool) -> float:
 
 
 def memory(groups: int) -> float:
-    """Resident megabytes of a process after so many groups have been consumed."""
+    """Resident megabytes of a process after this many groups have been consumed."""
     read, write = os.pipe()
     if not (child := os.fork()):
         settings = Settings(
@@ -186,7 +188,7 @@ def memory(groups: int) -> float:
 
 
 def controller_turns(folder: Path, turns: int) -> None:
-    """The same turns with 1,000 and with 10,000 trials in flight."""
+    """Measure the same turns with 1,000 and with 10,000 trials in flight."""
     found: list[Turn] = []
     for running in (1_000, 10_000):
         place = folder / f"controller-{running}"

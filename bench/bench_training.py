@@ -39,7 +39,7 @@ SIDES = {
 AIMED = "async τ=3 η=4"
 FASTER_AIM, IDLE_AIM = 2.5, 0.10
 QUICK = 0.01
-"""Seconds of an environment that nobody waits for."""
+"""Seconds of an environment whose duration is negligible."""
 
 
 def show(console: Console, found: dict[str, Figures]) -> None:
@@ -106,7 +106,7 @@ def folder_for(kept: Path | None) -> Iterator[Path]:
 
 
 async def measure_update(work: Work, folder: Path) -> float:
-    """Seconds of an update where nothing runs beside it."""
+    """Seconds of an update without concurrent rollouts."""
     quick = replace(work, tasks=folder / "quick", steps=3, straggles=QUICK * SLOW)
     make_tasks(quick.tasks, QUICK)
     return (await run_side(SYNC, quick, folder / "first")).update

@@ -1,11 +1,11 @@
-"""What a worker takes: memory over many rollouts, CPU a turn, sleepers, and how deaths are met.
+"""Benchmark of a worker: memory over many rollouts, CPU per turn, sleeping trials, and deaths.
 
 The churn: rollouts of 45 turns, four at once on one worker, each turn adding an image of 200 KB
-to the history, which every request carries whole. The policy is a script in another process. The
-agent runs in the worker, on both sides, and what it holds and takes is counted; the row of the
-agent alone, which asks the policy itself, says how much that is. In the row with the agent apart
-it is a process of its own, as agents in sandboxes are. Memory is what the kernel says of the
-worker's process: its peak is exact, and it rests when it has had time to give back.
+to the history, which every request carries in full. The policy is a script in another process. The
+agent runs in the worker, on both sides, and its memory and CPU are counted; the row of the agent
+alone, which calls the policy directly, shows its share. In the row with a separate agent it is a
+process of its own, as agents in sandboxes are. Memory is the kernel's figure for the worker's
+process: the peak is exact, and the idle figure is taken after it had time to trim.
 """
 
 import argparse
@@ -36,9 +36,9 @@ from workers_small import (
 )
 
 BLOCK = 16
-"""Rollouts between two looks at a worker that rests."""
+"""Rollouts between two measurements of the idle worker."""
 REST = 12.0
-"""Seconds: a worker gives back what is free every ten."""
+"""Seconds: a worker trims its memory every ten."""
 CPU_AIM, PEAK_AIM, REST_AIM, SLOPE_AIM = 10.0, 40.0, 15.0, 0.1
 SMALL_AIM, LAG_AIM, NOTICED_AIM = 1.0, 50.0, 2.0
 
@@ -59,7 +59,7 @@ AIMED = (OURS, NO_GC, APART)
 
 @dataclass(slots=True)
 class Figures:
-    """What a worker took, after so many rollouts. Megabytes, and seconds."""
+    """Measurements of a worker after a number of rollouts, in megabytes and seconds."""
 
     base: float
     rollouts: int = 0
@@ -68,7 +68,7 @@ class Figures:
     peaks: list[float] = field(default_factory=list)
     rests: dict[int, float] = field(default_factory=dict)
     at_ends: list[float] = field(default_factory=list)
-    """At the end of each rollout, while the others run."""
+    """Memory at the end of each rollout, while the others run."""
 
     @property
     def peak(self) -> float:
@@ -80,7 +80,8 @@ class Figures:
 
     @property
     def slope(self) -> float | None:
-        """Megabytes more at rest with each rollout. The first rest has loaded what is needed."""
+        """Growth of idle memory per rollout, in megabytes. Imports are done before the first
+        value."""
         if len(self.rests) < 2:
             return None
         return statistics.linear_regression(list(self.rests), list(self.rests.values())).slope
@@ -179,7 +180,7 @@ def aim(what: str, value: float, most: float) -> str:
 
 @asynccontextmanager
 async def fresh() -> AsyncIterator[BenchOptions]:
-    """A policy, and a folder for what is written."""
+    """A new policy, and a folder for written files."""
     process, port = upstream()
     try:
         with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as made:
@@ -224,7 +225,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a minute: 8 rollouts, ours alone")
     options = parser.parse_args()
     console = Console(width=150)
-    logging.getLogger("plimsoll").setLevel(logging.ERROR)  # deaths are what is measured
+    logging.getLogger("plimsoll").setLevel(logging.ERROR)  # deaths are measured here
     names = options.side or ([OURS] if options.quick else USUAL)
     block = 8 if options.quick else min(BLOCK, options.rollouts)
     blocks = 1 if options.quick else options.rollouts // block

@@ -114,7 +114,7 @@ def _first(case: Case) -> str:
 
 
 def _calls(case: Case) -> bool:
-    """Whether answers call a tool, and replies are its output."""
+    """True if answers call a tool and replies are its output."""
     return case.tools > 0 and not case.stream
 
 

@@ -141,7 +141,7 @@ class Server(Protocol):
         ...
 
     def check(self, case: Case) -> None:
-        """Whether the last conversation, with all turns, left the expected result."""
+        """Check that the last conversation, with all turns, left the expected result."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One side of `bench_training.py`: a `plimsoll run`, and the figures of its directory."""
+"""One side of `bench_training.py`: a `plimsoll run`, and the figures from its directory."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from plimsoll.workers.worker.trajectory_store import read_stored
 __all__ = ["Figures", "Side", "Work", "run_side"]
 
 FIRST = 1
-"""Steps that fill the pipeline, and are not counted."""
+"""Steps that fill the pipeline and are not counted."""
 
 CONFIG = """\
 [run]
@@ -51,7 +51,7 @@ max_staleness = {eta}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How far rollouts run ahead. Without a bound on age they do not."""
+    """The pipeline depth and staleness bound of a side. With 0, rollouts do not run ahead."""
 
     name: str
     depth: int = 0
@@ -60,14 +60,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every side does."""
+    """The workload of every side."""
 
     tasks: Path
     model: Path
     group: int
     groups: int
     steps: int
-    """That are counted."""
+    """Counted steps."""
     at_once: int
     threads: int
     straggles: float
@@ -75,14 +75,14 @@ class Work:
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the trainer's time, by what it does."""
+    """Shares of the trainer's time by activity."""
 
     update: float
     publish: float
     checkpoint: float
     read: float
     idle: float
-    """It waits for a batch."""
+    """Waiting for a batch."""
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,9 +90,9 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
     whole: float
     generate: float
-    """In requests to the policy."""
+    """Requests to the policy."""
     sandbox: float
-    """It is built, started, and taken away."""
+    """Building, starting and removing the sandbox."""
     commands: float
     """The agent, without its requests."""
     tests: float
@@ -101,25 +101,25 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a side took, over the steps that are counted."""
+    """Measurements of a side over the counted steps."""
 
     steps: int
     seconds: float
     whole: float
-    """Steps a minute over the whole run, from its first trial on."""
+    """Steps per minute over the whole run, from its first trial on."""
     update: float
-    """Seconds of an update, in the middle."""
+    """Median seconds of an update."""
     tokens: float
-    """Trained on in a step, in the middle."""
+    """Median number of trained tokens per step."""
     age: int
     eta: int
     shares: Shares
     trials: Trials
     void: int
     cpu: float
-    """Seconds of CPU for each step, of all processes and with their start."""
+    """CPU seconds per step, of all processes, including their start."""
     load: float
-    """Of the machine, over the last minute, when it ended."""
+    """Load average of the machine over the last minute, at the end."""
 
     @property
     def per_minute(self) -> float:
@@ -127,8 +127,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_side(side: Side, work: Work, out: Path) -> Figures:
-    """Train, in processes of its own."""
-    # Nothing is ahead of the last steps any more: they are made, and not counted.
+    """Train one side, in processes of its own."""
+    # The last steps have no rollouts running ahead: they run, but are not counted.
     steps = FIRST + work.steps + side.depth
     ahead = AHEAD.format(depth=side.depth, eta=side.eta) if side.eta else ""
     mode = "async" if side.eta else "sync"

@@ -29,13 +29,13 @@ from plimsoll.training.tiny.task_folders import files_of
 __all__ = ["SLOW", "make_model", "make_tasks", "sleeps"]
 
 SLOW = 50.0
-"""How many medians a straggler takes."""
+"""Duration of a straggler, in medians."""
 DRAWS = 20
-"""One of so many straggles."""
+"""One trial in this many is a straggler."""
 SPREAD = 0.5
-"""Of the logarithm of the others' times."""
+"""Standard deviation of the logarithm of the other durations."""
 BEFORE = 12
-"""Other instructions that come before the one that is meant."""
+"""Number of other instructions before the one to follow."""
 
 TEST = """\
 #!/bin/bash
@@ -47,21 +47,21 @@ echo $((RANDOM % 2)) >/logs/verifier/reward.txt
 
 
 def sleeps(median: float) -> list[float]:
-    """Seconds, each as likely as any other."""
+    """Durations in seconds, all equally likely."""
     usual = NormalDist(math.log(median), SPREAD)
     quantiles = [usual.inv_cdf((place + 0.5) / (DRAWS - 1)) for place in range(DRAWS - 1)]
     return [round(math.exp(each), 3) for each in quantiles] + [SLOW * median]
 
 
 def make_tasks(folder: Path, median: float) -> None:
-    """The demo's tasks, with tests that sleep."""
+    """Write the demo's tasks, with tests that sleep."""
     times = " ".join(f"{seconds:g}" for seconds in sleeps(median))
     test = TEST.format(times=times, draws=DRAWS)
     before = " ".join(other.instruction for other in other_instances(Random(0), BEFORE))
     for instance in demo_tasks().training:
         files = {**files_of(instance), "tests/test.sh": test}
         files["instruction.md"] = f"{before}\n{files['instruction.md']}"
-        # A sleep is no reason to be cut short, however busy the machine is.
+        # A sleeping test must not time out, however busy the machine is.
         files["task.toml"] = files["task.toml"].replace("timeout_sec = 30", "timeout_sec = 300")
         for path, text in files.items():
             file = folder / instance.name / path
@@ -70,9 +70,9 @@ def make_tasks(folder: Path, median: float) -> None:
 
 
 def make_model(folder: Path, width: int) -> int:
-    """The tiny policy with wider layers that say the same; how many parameters it has.
+    """Write the tiny policy with wider layers and equal outputs. Returns its number of parameters.
 
-    The wider it is, the longer an update takes, beside what a trial takes anyway.
+    The wider it is, the longer an update takes, relative to the fixed cost of a trial.
     """
     disable_progress_bar()
     small = cast(LlamaForCausalLM, load_model(tiny.folder(), device="cpu", dtype="float32"))
@@ -84,7 +84,7 @@ def make_model(folder: Path, width: int) -> int:
     with torch.no_grad():
         for name, tensor in small.state_dict().items():
             if name.endswith("down_proj.weight"):
-                state[name].zero_()  # what is added has no say at first
+                state[name].zero_()  # the added units have no effect at first
             state[name][tuple(slice(size) for size in tensor.shape)] = tensor
     wide.generation_config = small.generation_config
     wide.save_pretrained(folder)

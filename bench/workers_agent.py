@@ -1,8 +1,8 @@
-"""The agent of `bench_workers.py`, which both sides run in their workers' own process, or apart.
+"""The agent of `bench_workers.py`, which both sides run in their worker process or separately.
 
-It holds a conversation that grows by one message a turn. It speaks from a bare socket and sends
-its history piece by piece, so that what is counted is the worker and not its client. It needs
-nothing but Python, since the other side lives in an environment of its own.
+Its conversation grows by one message per turn. It uses a bare socket and sends its history in
+pieces, so that the worker is measured and not its client. It needs only the standard library, since
+the other side has an environment of its own.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ import sys
 __all__ = ["play"]
 
 MARK = b"@bench:small:0@"
-"""By which the policy knows what to answer, without parsing anything."""
+"""A marker by which the policy finds its answer without parsing."""
 PATIENCE = 120.0
 
 
 async def play(address: str, key: str, turns: int, size: int) -> None:
-    """So many turns at an address that ends in /v1, each with a new message of so many bytes.
+    """Play a number of turns at a URL that ends in /v1, each with a new message of `size` bytes.
 
     A large message is an image, a small one is text.
     """
@@ -56,7 +56,7 @@ def _message(size: int) -> bytes:
 async def _ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, history: list[bytes]
 ) -> bytes:
-    """Send the history, and return the answer as a message of it."""
+    """Send the history, and return the answer as a message."""
     length = sum(map(len, history)) + 2
     writer.write(head + b"%d\r\n\r\n" % length)
     for piece in history:
@@ -73,7 +73,7 @@ async def _ask(
 
 
 def main() -> None:
-    """ADDRESS, TURNS and SIZE are arguments; the key comes by standard input."""
+    """Run the agent: ADDRESS, TURNS and SIZE are arguments; the key comes by standard input."""
     address, *figures = sys.argv[1:]
     asyncio.run(play(address, sys.stdin.readline().strip(), *map(int, figures)))
 

@@ -1,9 +1,9 @@
-"""What the workers of `bench_workers.py` run their orders in: a gateway, and no sandboxes.
+"""The environment of the workers of `bench_workers.py`: a gateway, and no sandboxes.
 
-An order's task is a word and its figures: `play TURNS BYTES` is a rollout, `apart TURNS BYTES` one
-whose agent is a process of its own, as agents in sandboxes are, `alone TURNS BYTES` one whose agent
-asks the policy itself, `sleep SECONDS` one that waits between two turns, and `probe SECONDS`
-measures how late the loop is meanwhile.
+An order's task is a command: `play TURNS BYTES` is a rollout, `apart TURNS BYTES` one whose agent
+is a process of its own, as agents in sandboxes are, `alone TURNS BYTES` one whose agent calls the
+policy directly, `sleep SECONDS` one that sleeps between two turns, and `probe SECONDS` measures the
+lag of the event loop.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ TICK = 0.01
 
 
 class BenchOptions(msgspec.Struct, frozen=True):
-    """Where the policy is, where trajectories go, and whether garbage is collected."""
+    """The policy's address, the folder of trajectories, and the garbage collection setting."""
 
     policy: str
     folder: str
@@ -49,7 +49,7 @@ class BenchOptions(msgspec.Struct, frozen=True):
 
 
 class BenchEnvironment:
-    """Runs orders, each with a session of the gateway where it needs one."""
+    """Runs orders, each with a gateway session if it needs one."""
 
     def __init__(self, gateway: Gateway, options: BenchOptions) -> None:
         self._gateway = gateway

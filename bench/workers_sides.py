@@ -1,4 +1,4 @@
-"""The workers of `bench_workers.py`: ours, and verifiers' from an environment of its own."""
+"""The workers of `bench_workers.py`: Plimsoll's, and verifiers' from an environment of its own."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ VERIFIERS = "0.4.0"
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """What every rollout does, and how many do it at once."""
+    """The workload of a rollout, and the number of concurrent ones."""
 
     turns: int = 45
     size: int = 200_000
@@ -40,13 +40,13 @@ class Churn:
 
     @property
     def live_mb(self) -> float:
-        """The histories of those that run, at their longest."""
+        """Megabytes of the histories of concurrent rollouts at their longest."""
         return self.at_once * self.turns * self.size / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Proc:
-    """A process, as the kernel sees it. It is kept to the last core."""
+    """A process by the kernel's figures. It is pinned to the last core."""
 
     pid: int
 
@@ -56,7 +56,7 @@ class Proc:
 
     @property
     def cpu(self) -> float:
-        """Seconds so far, of all its threads."""
+        """CPU seconds so far, of all its threads."""
         return time.clock_gettime((~self.pid << 3) | 2)
 
     @property
@@ -76,12 +76,12 @@ class Proc:
 
 
 class Side(Protocol):
-    """A worker that is ready, and has run nothing yet."""
+    """A worker that is ready and has run nothing yet."""
 
     process: Proc
 
     async def run(self, count: int, on_end: Callable[[], None]) -> None:
-        """So many rollouts of the churn; says when each has ended."""
+        """Run `count` rollouts of the churn; calls `on_end` after each."""
         ...
 
 
@@ -122,7 +122,7 @@ class _Ours:
 async def ours(
     policy: str, folder: Path, churn: Churn, *, collects: bool = True, word: str = "play"
 ) -> AsyncIterator[Side]:
-    """The word is that of the orders: `play`, `apart` or `alone`."""
+    """Plimsoll's worker. `word` is the command of the orders: `play`, `apart` or `alone`."""
     asked = spec(BenchOptions(policy, str(folder), collects), churn.at_once)
     async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
         await supervisor.wait_ready()
@@ -130,7 +130,7 @@ async def ours(
 
 
 class _Verifiers:
-    """A worker of its, and its client, each a process of its own."""
+    """A worker of verifiers and its client, each a process of its own."""
 
     def __init__(self, server: "asyncio.subprocess.Process", client: "asyncio.subprocess.Process"):
         self.process = Proc(server.pid)
@@ -150,7 +150,7 @@ class _Verifiers:
 async def verifiers(
     policy: str, folder: Path, churn: Churn, *, collects: bool = True
 ) -> AsyncIterator[Side]:
-    """`OSError` where it cannot be had."""
+    """The worker of verifiers. Raises `OSError` if it cannot be installed."""
     python = await asyncio.to_thread(_verifiers_python)
     address = f"ipc://{folder}/verifiers.sock"
     made: list[asyncio.subprocess.Process] = []
@@ -182,7 +182,7 @@ async def verifiers(
 
 
 def _verifiers_python() -> Path:
-    """The Python that has it, installed where it is not yet."""
+    """The Python with verifiers, installed on first use."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "plimsoll-bench" / f"verifiers-{VERIFIERS}"
     ready = home / ".ready"

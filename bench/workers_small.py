@@ -1,4 +1,4 @@
-"""What `bench_workers.py` asks of a worker besides the churn: small turns, sleepers, deaths."""
+"""The measurements of `bench_workers.py` besides the churn: small turns, sleepers, deaths."""
 
 import asyncio
 import os
@@ -32,9 +32,9 @@ class SmallTurns:
     turns: int
     worker: float
     controller: float
-    """Of the supervisor and the ledger, in this process."""
+    """CPU of the supervisor and the ledger, in this process."""
     agent: float
-    """What the agent took of the worker's share."""
+    """The agent's part of the worker's CPU."""
 
     @property
     def whole(self) -> float:
@@ -42,7 +42,7 @@ class SmallTurns:
 
 
 async def small_turns(options: BenchOptions, steps: int) -> SmallTurns:
-    """A run as its controller makes it: admit, run, finish, train on nothing, commit."""
+    """Drive a run like a controller: admit, run, finish, consume without training, commit."""
     settings = Settings(batch_groups=4, max_running=32, group_size=8, depth=0, max_staleness=0)
     tasks = DataOrder([f"task-{number}" for number in range(1000)])
     owner = Owner("bench", os.getpid(), "")
@@ -80,14 +80,14 @@ async def small_turns(options: BenchOptions, steps: int) -> SmallTurns:
 
 @dataclass(frozen=True, slots=True)
 class Sleepers:
-    """How late the loop is, in milliseconds, with so many trials asleep in their sessions."""
+    """Event loop lag in milliseconds, with this many trials asleep in their sessions."""
 
     trials: int
     asleep: dict[str, float]
     starting: dict[str, float]
-    """While all of them start at once and make their first turn."""
+    """Lag while all of them start at once and make their first turn."""
     more: float
-    """Megabytes that they take."""
+    """Megabytes that they use."""
 
 
 async def sleepers(options: BenchOptions, trials: int, seconds: float) -> Sleepers:
@@ -114,15 +114,15 @@ def _in_ms(probe: Result) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """What becomes of a worker that is killed, and of one that cannot start. In seconds."""
+    """Handling of a killed worker, and of one that cannot start. In seconds."""
 
     orders: int
     noticed: float
-    """Until all that waited on it were answered: void and lost."""
+    """Until all its tickets were resolved: void and lost."""
     again: float
-    """Until they had run elsewhere, under a new attempt."""
+    """Until their retries had run on another worker."""
     reported: float
-    """Until a worker that cannot start was told of, with its last words."""
+    """Until a worker that cannot start was reported, with its last output."""
 
 
 async def deaths(options: BenchOptions, orders: int) -> Deaths:

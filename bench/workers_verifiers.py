@@ -1,7 +1,7 @@
 """verifiers' side of `bench_workers.py`, run by the Python of its own environment.
 
-One of its workers, with its server for an agent's requests, and a client of it that gives it
-rollouts as a trainer would. The agent is the same as ours, and runs in the worker as well.
+One of its workers, with its server for an agent's requests, and a client that gives it rollouts as
+a trainer would. The agent is the same as for Plimsoll, and also runs in the worker.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ChurnConfig(vf.HarnessConfig):
 
 
 class ChurnHarness(vf.Harness[ChurnConfig]):
-    """The agent, in the worker's own process."""
+    """The agent, in the worker process."""
 
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
@@ -59,7 +59,7 @@ def config(turns: int, size: int):
 
 
 async def drive(address: str, policy: str, turns: int, at_once: int) -> None:
-    """Reads how many rollouts to give, and says when each has ended."""
+    """Read numbers of rollouts, run them, and print a line when each has ended."""
     client = EnvClient(address)
     await client.wait_for_server_startup(interval=0.2)
     print("ready", flush=True)

@@ -15,11 +15,11 @@ GRADERS = {
     "touch": "test -e /app/done && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n",
     "broken": "true\n",
 }
-"""What grades each task: chance, the agent's work, and nothing at all."""
+"""The grader of each task: random, the agent's work, and none at all."""
 
 
 def write_config(folder: Path, home: Path, *tasks: str, concurrency: int = 2) -> Path:
-    """A config with these of the tasks above."""
+    """Write a config with these of the tasks above."""
     for name in tasks:
         write_task_folder(
             folder / "tasks" / name,
@@ -39,7 +39,7 @@ def write_config(folder: Path, home: Path, *tasks: str, concurrency: int = 2) ->
 
 
 def read_rows(directory: Path) -> list[Row]:
-    """Every trial that a run had, by its tickets."""
+    """All trials of a run, by their tickets."""
     lines = (directory / "results.jsonl").read_bytes().splitlines()
     rows = [msgspec.json.decode(line, type=Row) for line in lines]
     return sorted(rows, key=lambda row: row.ticket)

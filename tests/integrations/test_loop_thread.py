@@ -1,4 +1,4 @@
-"""A loop beside a program that has none leaves nothing behind."""
+"""An event loop in a thread leaves nothing behind."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Trials that another trainer asks for keep the rules of a run."""
+"""Trials for another trainer follow the rules of a run."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from plimsoll.workers.worker.trajectory_store import read_stored
 async def trials_of(
     config: Path, out: Path, *, keep_going: bool = False, key: str | None = None
 ) -> AsyncIterator[tuple[Trials, ScriptedServer]]:
-    """Trials whose policy runs one command and is done."""
+    """Trials whose policy runs one command and submits."""
 
     def script(asked) -> Turn:
         is_first = len(asked.messages) == 2

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer learns from trials in sandboxes, and from nothing else."""
+"""TRL's GRPOTrainer trains on trials in sandboxes, and on nothing else."""
 
 import re
 import subprocess
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Watched(GRPOTrainer):
-    """Keeps what it trains on, and what its model makes of it at that moment."""
+    """Records its training inputs, with its model's log probabilities at that moment."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -54,14 +54,14 @@ class Watched(GRPOTrainer):
 
 
 def of_process(file: Path) -> bytes:
-    """What the system says of a process or a thread: nothing once it has ended."""
+    """A file of a process or a thread in /proc; empty once it has ended."""
     with suppress(OSError):
         return file.read_bytes()
     return b""
 
 
 def children() -> int:
-    """Worker processes of this one."""
+    """The number of worker processes of this one."""
     lists = map(of_process, Path("/proc/self/task").glob("*/children"))
     lines = [Path(f"/proc/{child}/cmdline") for text in lists for child in text.decode().split()]
     return sum(b"plimsoll.workers" in of_process(line) for line in lines)
@@ -69,7 +69,7 @@ def children() -> int:
 
 @dataclass(frozen=True)
 class Trained:
-    """A training that has ended."""
+    """A finished training."""
 
     seen: list[dict[str, Any]]
     rows: list[Row]
@@ -77,7 +77,7 @@ class Trained:
     workers: int
 
     def last_of(self, call: int, place: int) -> Row:
-        """The last try of a member."""
+        """The last attempt of a member."""
         own = [row for row in self.rows if row.ticket.startswith(f"{call}/{place}.")]
         return max(own, key=lambda row: row.attempt)
 
@@ -182,7 +182,7 @@ def test_a_void_task_is_not_learned_from(trained: Trained):
 
 
 def test_a_void_member_has_no_part_in_the_baseline_of_its_group(tmp_path, model):
-    """What TRL makes of None among rewards is what keeps a void from being one."""
+    """Check that TRL leaves None out of the rewards: a void member depends on it."""
     rewards = [1.0, None, 0.0, 1.0]
 
     def rows(prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def test_the_model_is_sampled_as_it_is_whatever_its_generation_config_says(tmp_p
     mask = (made["completion_mask"] * made["tool_mask"]).bool()
     apart = (made["sampling_per_token_logps"] - made["now"])[mask].abs()
     assert apart.max() < 1e-3
-    # Every answer would be the likeliest one by the folder's top_k.
+    # With the folder's top_k every answer would be the most likely one.
     answers = {tuple(row[:8].tolist()) for row in made["completion_ids"]}
     assert len(answers) > 1
 

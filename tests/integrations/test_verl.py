@@ -1,4 +1,4 @@
-"""verl's own agent loop workers run trials, and get what verl's own servers have generated."""
+"""verl's own agent loop workers run trials, and get the tokens of verl's own servers."""
 
 import asyncio
 import importlib
@@ -19,13 +19,13 @@ from plimsoll.integrations import verl as adapter
 from plimsoll.integrations import verl_interface
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-"""What verl and its parts warn of is theirs."""
+"""Warnings of verl and its dependencies are ignored."""
 
 PARTS = (
     "verl==0.9.1 tensordict==0.10.0 pyvers cloudpickle hydra-core omegaconf"
     " antlr4-python3-runtime==4.9.3 codetiming orjson cachetools uvicorn fastapi starlette"
 )
-"""verl and what its agent loop imports: its own requirements ask for older parts of ours."""
+"""verl and the imports of its agent loop: its requirements pin older versions than ours."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""verl with a server that says what it is told to. Imported only where verl is installed."""
+"""verl with a scripted server. Imported only if verl is installed."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 with warnings.catch_warnings():
-    # What verl and its parts warn of is theirs.
+    # Warnings of verl and its dependencies are ignored.
     warnings.simplefilter("ignore")
     import numpy as np
     from hydra import compose, initialize_config_module
@@ -34,7 +34,7 @@ STEP = 3
 
 
 class Client(LLMServerClient):
-    """verl's own client, with one server that says what it is told to."""
+    """verl's own client, with one scripted server."""
 
     def __init__(self, config: Any, tokenizer: Any) -> None:
         super().__init__(config)
@@ -66,7 +66,7 @@ def _contains(ids: list[int], part: list[int]) -> bool:
 
 
 def make_worker(model: Path, config: Path, folder: Path) -> AgentLoopWorker:
-    """verl's worker of agent loops, with ours among them."""
+    """verl's worker of agent loops, with Plimsoll's among them."""
     loops = folder / "loops.yaml"
     target = "plimsoll.integrations.verl.PlimsollAgentLoop"
     known = {"name": "plimsoll", "_target_": target, "config": str(config), "out": str(folder)}
@@ -129,7 +129,7 @@ class _Queue(ModuleType):
     async def async_kv_batch_put(
         self, keys: list[str], fields: Any, tags: list[dict[str, Any]], partition_id: str
     ) -> None:
-        del fields  # batches are looked at by their keys
+        del fields  # batches are read by their keys
         for key, tag in zip(keys, tags, strict=True):
             await self.async_kv_put(key, partition_id, tag)
 
@@ -149,7 +149,7 @@ class _Batch:
 
 
 class _Mixed:
-    """A task's name that is another one for each session that asks."""
+    """A task name that differs for each session that reads it."""
 
     def __init__(self, tasks: tuple[str, ...]) -> None:
         self._tasks = iter(tasks)
@@ -159,7 +159,7 @@ class _Mixed:
 
 
 class V1:
-    """What verl's V1 trainers generate and sample with: their worker and their replay buffers."""
+    """The V1 trainers' parts for generation and sampling: their worker and replay buffers."""
 
     def __init__(self, worker: AgentLoopWorker) -> None:
         self._queue = sys.modules["transfer_queue"] = _Queue()
@@ -178,7 +178,8 @@ class V1:
         self.worker.__dict__.update(worker.__dict__)
 
     async def run_group(self, uid: str, *tasks: str) -> str:
-        """A session for each of these tasks, all of one prompt; what verl thinks of the group."""
+        """Run a session for each of these tasks, all of one prompt. Returns verl's view of the
+        group."""
         pending = {"is_prompt": True, "status": "pending", "global_steps": STEP}
         await self._queue.async_kv_put(uid, "train", pending)
         prompt = {"uid": uid, "task": _Mixed(tasks), "agent_name": "plimsoll"}
@@ -189,7 +190,7 @@ class V1:
         return self._queue.tags["train"][uid]["status"]
 
     def sample(self, kind: str, groups: int) -> tuple[list[str], int]:
-        """A batch of so many groups, by the sessions in it, and how many groups were replaced."""
+        """A batch of a number of groups, by their sessions, and the number of replaced groups."""
         refilled = list[int]()
         config = {"max_off_policy_threshold": None, "max_off_policy_strategy": "drop"}
         buffer = getattr(self._buffers, kind)(

@@ -1,4 +1,4 @@
-"""Ledgers on the disk, for tests."""
+"""Ledgers on disk, for tests."""
 
 import sqlite3
 import time
@@ -41,13 +41,13 @@ def written(folder: Path) -> Path:
 
 
 def bytes_of(path: Path) -> dict[str, bytes]:
-    """The file and whatever SQLite keeps beside it that holds data."""
+    """The file, and the files with data that SQLite keeps beside it."""
     beside = [path, path.with_name(path.name + "-wal")]
     return {one.name: one.read_bytes() for one in beside if one.exists() and one.stat().st_size}
 
 
 def change(path: Path, sql: str) -> None:
-    """Do something to the file behind the journal's back."""
+    """Change the file without the journal."""
     other = sqlite3.connect(path)
     with other:
         other.execute(sql)

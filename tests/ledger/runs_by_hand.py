@@ -23,7 +23,7 @@ def settings(**changes) -> Settings:
 
 
 class Hand:
-    """Accounts with a clock that a test moves."""
+    """Accounts with a clock that the test controls."""
 
     def __init__(self, **changes) -> None:
         self.store = Store()
@@ -60,7 +60,7 @@ class Hand:
         return choice
 
     def step(self, *, leave: tuple[str, ...] = ()) -> Version:
-        """Admit, run all but some groups to their end, train on a batch."""
+        """Admit, finish all but some groups, train on a batch."""
         self.admit()
         self.start_all()
         for group in list(self.books.groups.values()):
@@ -71,7 +71,7 @@ class Hand:
         return self.accounts.commit()
 
     def reopen(self) -> None:
-        """As if the process had been killed: all that is left is the store."""
+        """Reopen from the store alone, as after a kill of the process."""
         self.accounts = Accounts(self.store.books(), self.store.put, self.store, self.clock)
 
     def recover(self, at: Version, *, alive: bool = False) -> Version:

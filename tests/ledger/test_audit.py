@@ -1,4 +1,4 @@
-"""The proof of a ledger: it names what is lost, and excuses nothing but tasks that are out."""
+"""The audit of a ledger: it names lost prompts, and excuses only excluded tasks."""
 
 from runs_by_hand import ORDER, Hand
 
@@ -9,7 +9,7 @@ from plimsoll.trials.verdicts import Cause, Void
 
 
 def with_a_task_out() -> Hand:
-    """A run in which prompt 0 came to nothing, and its task is out."""
+    """A run in which all rollouts of prompt 0 are void, and its task is excluded."""
     run = Hand(group_policy="void", requeues=0)
     run.admit()
     run.void("0-0/0.0")

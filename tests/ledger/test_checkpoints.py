@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, whatever was going on when the process was killed."""
+"""Checkpoints: complete or absent, wherever the process was killed."""
 
 import signal
 import subprocess
@@ -74,7 +74,7 @@ def test_at_least_two_are_kept(tmp_path: Path):
 
 
 def test_checkpoints_that_were_left_behind_do_not_count_as_kept(tmp_path: Path):
-    """Version 3 was unreadable, and the run went on from 2: both of the new line stay."""
+    """Version 3 was unreadable, and the run continued from 2: both of the new lineage stay."""
     checkpoints = Checkpoints(tmp_path)
     for number in (1, 2, 3):
         write(checkpoints, number)
@@ -93,7 +93,7 @@ def test_the_latest_is_one_that_the_run_can_go_on_from(tmp_path: Path):
     assert Checkpoints(tmp_path / "none").latest(books_at(at(5))) is None
     books = books_at(at(3))
     books.apply(RolledBack(number=0, parent=at(1), version=at(1, lineage=1)))
-    # 2 and 3 are of the line that was left.
+    # 2 and 3 are of the abandoned lineage.
     assert checkpoints.latest(books) == checkpoints.all()[0]
 
 
@@ -165,7 +165,7 @@ armed = False
 
 
 def test_killed_at_every_step_of_a_write_leaves_two_that_are_whole(tmp_path: Path):
-    """Each call of the system that opens, renames or removes something is the last one, once."""
+    """Killed once at each system call that opens, renames or removes a file."""
     seen: set[int] = set()
     for step in range(200):
         folder = tmp_path / str(step)
@@ -224,7 +224,7 @@ def test_a_checkpoint_that_the_books_cannot_know_of_says_that_they_are_not_whole
     checkpoints.write(version, 10, save("x"), Lineages())
     books = books_at(at(2))
     if version.lineage == 1 or version == at(9):
-        # A lineage that was left may have come to any number.
+        # An abandoned lineage may have reached any number.
         books.lineages.branch(1, at(1))
         books.version = at(2, 1)
     assert bool(checkpoints.beyond(books)) is is_missing

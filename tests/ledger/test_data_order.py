@@ -1,4 +1,4 @@
-"""The order of the data: every task once an epoch, whatever becomes of the tasks meanwhile."""
+"""The order of the data: every task once per epoch, even if tasks change meanwhile."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +13,7 @@ NAMES = [f"task-{n}" for n in range(100)]
 
 
 def roll_out(run: Hand, order: DataOrder, most: int = 10**6) -> list[str]:
-    """Train on prompt after prompt, as many or until there are no more; their tasks."""
+    """Train on prompts in order, up to a number or to the end. Returns their tasks."""
     tasks: list[str] = []
     while len(tasks) < most and (groups := run.accounts.admit(order, 1)):
         [group] = groups

@@ -1,4 +1,4 @@
-"""The ledger on the disk: many callers, callers that go away, and a process that is killed."""
+"""The ledger on disk: concurrent callers, cancelled callers, and a killed process."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ GRADED = Graded(1.0, Ending.SUBMITTED)
 
 
 def on_disk(folder: Path) -> bytes:
-    """The books that the file makes, read from its first event on."""
+    """The books from the file, read from its first event on."""
     journal = Journal.open(folder / FILE)
     books = snapshot.dump(read_books(journal, from_the_start=True))
     journal.close()
@@ -191,7 +191,7 @@ asyncio.run(main())
 
 
 def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
-    """At random moments, again and again, over the same file."""
+    """At random moments, repeatedly, over the same file."""
     rng = random.Random(5)
     ever = 0
     for _ in range(8):
@@ -200,7 +200,7 @@ def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
         )
         assert child.stdout is not None
         heard = [child.stdout.readline() for _ in range(rng.randint(1, 60))]
-        time.sleep(rng.uniform(0.0, 0.05))  # between two of its words, or within one
+        time.sleep(rng.uniform(0.0, 0.05))  # between two of its lines, or within one
         child.send_signal(signal.SIGKILL)
         said = b"".join([*heard, child.communicate()[0]]).decode().splitlines()
         journal = Journal.open(tmp_path / FILE)
@@ -253,8 +253,8 @@ other.close()
 
 
 def test_another_program_that_reads_a_live_ledger_takes_nothing_from_it(tmp_path: Path):
-    """The last to close a database removes its log: who reads must see that another has it open,
-    also after that one has made a report of it."""
+    """The last process to close a database removes its log: a reader must detect that another
+    process has it open, also after that process has made a report of it."""
     child = subprocess.Popen(
         [sys.executable, "-c", HELD, str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -308,7 +308,7 @@ async def test_a_ledger_without_its_last_events_is_refused_and_left_as_it_is(
     (problem,) = make_report(copy, check=True).problems
     assert "the ledger's last events are missing" in problem
     assert len(Checkpoints(copy / FOLDER).all()) == 2
-    # Put back, it goes on.
+    # With the log restored, it continues.
     log.write_bytes(whole)
     (copy / f"{FILE}-shm").unlink(missing_ok=True)
     async with ledger(copy) as again:
@@ -331,7 +331,7 @@ async def test_lives_that_are_all_short_come_to_a_snapshot_together(
         for ticket in opened.accounts.waiting():
             await opened.start(ticket, "w")
         await opened.admit(ORDER)
-        # Written after the snapshot, where there is one: it is on the disk then.
+        # Written after the snapshot, if there is one: then the snapshot is on disk.
         await opened.start(next(iter(opened.accounts.waiting())), "w")
     journal = Journal.open(tmp_path / "3" / FILE)
     assert 0 < journal.since_snapshot <= 20

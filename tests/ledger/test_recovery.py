@@ -1,4 +1,4 @@
-"""Recovery: the books as before, nothing skipped, nothing twice, nothing left behind trained."""
+"""Recovery: the same books; nothing skipped, nothing twice, nothing of a dead lineage trained."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from plimsoll.trials.verdicts import Cause
 
 
 def consuming() -> Hand:
-    """A run at version 1 whose second batch is being trained."""
+    """A run at version 1 whose second batch is in training."""
     run = Hand()
     run.step()
     run.admit()
@@ -38,7 +38,7 @@ def test_what_runs_is_lost_and_tried_again_where_its_worker_is_gone():
     run.finish("0-0/0.0")
     run.reopen()
     run.recover(FIRST_VERSION)
-    assert run.books.buffered == 1  # what had finished is kept
+    assert run.books.buffered == 1  # finished rollouts are kept
     assert run.accounts.waiting() == ["1-0/0.1", "2-0/0.1", "3-0/0.1"]
     assert run.books.tally.tickets_by_cause == {Cause.LOST: 3}
     assert not run.finish("1-0/0.0")  # too late
@@ -79,7 +79,7 @@ def test_a_step_that_was_not_finished_is_undone_and_its_batch_is_ready_again():
     run = consuming()
     batch = tuple(group.id for group in run.books.training)
     run.reopen()
-    # Another lineage: what the step made may have been published, and have generated tokens.
+    # A new lineage: the step's weights may have been published and have generated tokens.
     assert run.recover(Version(0, 1)) == Version(1, 1)
     assert not run.books.is_training
     assert run.choose().ids == batch
@@ -99,7 +99,7 @@ def test_recovering_again_changes_nothing():
 
 
 def published() -> Hand:
-    """A run whose second step has been published and is not committed: 2-0 has tokens of it."""
+    """A run whose second step is published and not committed: 2-0 has tokens of it."""
     run = Hand(batch_groups=1, depth=2, max_staleness=2)
     run.step()
     run.admit()
@@ -128,7 +128,7 @@ def test_tokens_of_no_version_that_is_about_to_be_are_not():
     run.admit()
     run.start_all()
     run.finish("0-0/0.0", FIRST_VERSION)
-    run.finish("1-0/0.0", FIRST_VERSION, Version(0, 1))  # nothing is being trained
+    run.finish("1-0/0.0", FIRST_VERSION, Version(0, 1))  # nothing is in training
     assert run.books.tally.dead_lineage == 1
     run.accounts.consume(run.choose())
     run.finish("1-0/0.1", FIRST_VERSION, Version(0, 2))  # the step makes version 1
@@ -155,7 +155,7 @@ def test_nor_are_those_of_a_rollout_that_outlives_the_crash():
     run.start_all()
     run.accounts.consume(run.choose())
     run.recover(Version(0, 1), alive=True)
-    run.accounts.consume(run.choose())  # the step again, with other weights as its outcome
+    run.accounts.consume(run.choose())  # the step again, which makes other weights
     run.finish("3-0/0.0", Version(0, 1), Version(0, 2))
     assert run.books.groups["3-0"].tickets == ["3-0/0.1"]
     assert run.books.tally.dead_lineage == 1
@@ -188,7 +188,7 @@ def test_a_rollback_begins_a_lineage_and_what_was_consumed_later_is_live_again()
     for _ in range(3):
         run.step()
     assert run.recover(Version(0, 2)) == Version(1, 2)
-    # Prompts 4 and 5 were generated at version 2 and trained on then: they are as good as new.
+    # Prompts 4 and 5 were generated at version 2 and trained on then: they are fresh again.
     assert list(run.books.groups) == ["4-0", "5-0"]
     assert (run.books.buffered, run.books.tally.consumed) == (2, 4)
     assert run.choose().ids == ("4-0", "5-0")
@@ -200,7 +200,7 @@ def test_what_a_version_that_was_left_generated_is_never_trained_on():
     for _ in range(3):
         run.step()
     assert run.recover(Version(0, 1)) == Version(1, 1)
-    # Prompts 2 and 3 are of version 1; 4 and 5 are of version 2, which is no more.
+    # Prompts 2 and 3 are of version 1; 4 and 5 are of version 2, which was rolled back.
     assert list(run.books.groups) == ["2-0", "3-0"]
     assert run.books.pending.keys() == {4, 5}
     assert {pending.requeues for pending in run.books.pending.values()} == {0}
@@ -293,7 +293,8 @@ def test_a_rollback_after_a_rollback_goes_back_through_both():
 
 
 def test_only_what_a_step_really_consumed_comes_back():
-    """The first try at step 0 was undone, and a smaller second one left no time for the rest."""
+    """The first attempt at step 0 was undone, and a smaller second one left no time for the
+    rest."""
     run = Hand()
     run.admit()
     run.start_all()

@@ -1,4 +1,4 @@
-"""Settings that the rules could not keep their promises with are refused, with the reason."""
+"""Settings with which the rules could not keep their promises are rejected, with the reason."""
 
 import re
 

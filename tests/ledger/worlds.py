@@ -48,7 +48,7 @@ def faults_for(rng: random.Random) -> Faults:
 
 
 def plan_for(seed: int) -> Plan:
-    """A small run of any kind. Most check the books now and then, some after everything."""
+    """A small run of any kind. Most check the books occasionally, some after every event."""
     rng = random.Random(seed)
     settings = settings_for(rng)
     return Plan(
@@ -73,7 +73,7 @@ def plan_for(seed: int) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What many runs came to together."""
+    """Totals of many runs."""
 
     runs: int
     steps: int
@@ -85,7 +85,7 @@ class Totals:
 
 
 def simulate_many(seeds: range) -> Totals:
-    """Simulate each; `BrokenPromise` names the seed. A process of its own may do this."""
+    """Simulate each seed; `BrokenPromise` names it. May run in a separate process."""
     done = [Training(plan_for(seed)) for seed in seeds]
     runs = [one.run() for one in done]
     books = [one.accounts.books for one in done]
@@ -103,10 +103,10 @@ def simulate_many(seeds: range) -> Totals:
 
 
 def longest_step(plan: Plan, run: Run) -> float:
-    """A bound on the time of a step: every try of every member of as many groups as it takes.
+    """A bound on the time of a step: all attempts of all members of the groups that it needs.
 
-    Loose, but no run may be beyond it: a hundred times the longest that a rollout may take, for
-    each time that the process was started.
+    Loose, but no run may exceed it: a hundred times the longest rollout for each start of the
+    process.
     """
     return (run.crashes + 1) * (100 * plan.watchdog + plan.slack + plan.step_seconds)
 

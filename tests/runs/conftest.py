@@ -19,7 +19,7 @@ from plimsoll.tasks.task import Task
 
 @pytest.fixture
 def make_tasks(tmp_path: Path) -> MakeTasks:
-    """Writes the smallest task folders there are, and loads them."""
+    """Write minimal task folders, and load them."""
 
     def make(*names: str, into: str = "tasks") -> tuple[Task, ...]:
         for name in names:
@@ -41,7 +41,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 def make_config(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> MakeConfig:
-    """A run of tasks whose names say what becomes of their trials."""
+    """A run of tasks whose names determine the outcome of their trials."""
     for name, value in stand_in("named_environment:named", Path(__file__).parent).items():
         monkeypatch.setenv(name, value)
 

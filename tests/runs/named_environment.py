@@ -1,4 +1,4 @@
-"""A place whose tasks' names say what becomes of their trials, and runs of it."""
+"""An environment where task names determine the outcome of trials, and runs in it."""
 
 import asyncio
 import contextlib

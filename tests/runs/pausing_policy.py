@@ -1,4 +1,4 @@
-"""A policy's server that can be paused, hang and be away, and runs of an agent that asks it."""
+"""A policy server that can pause, hang and go down, and runs of an agent that uses it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ GRADE = "test -e /app/done && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
 
 
 class PausingPolicy:
-    """Has an agent make a file, and says that it is done."""
+    """Has an agent create a file, then submits."""
 
     def __init__(self, command: str = "touch /app/done") -> None:
         self.answers = asyncio.Event()
-        """While it is not set, requests of any kind are accepted and not answered."""
+        """While cleared, requests of any kind are accepted and not answered."""
         self.answers.set()
         self.held = 0
-        """Requests that wait for that."""
+        """Number of requests that wait for it."""
         self.seeds: list[int | None] = []
-        """Those of the first requests of agents."""
+        """Seeds of the first requests of agents."""
         self._command = command
         self._port = 0
         self._runner: web.ServerRunner | None = None
@@ -50,7 +50,7 @@ class PausingPolicy:
         self._port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """From now on connections are refused."""
+        """Stop the server: connections are refused from now on."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -81,7 +81,7 @@ class PausingPolicy:
 def asking_config(
     folder: Path, server: PausingPolicy, *, seconds: float = 60.0, **tables: dict[str, object]
 ) -> Config:
-    """A run of one task after the other by the shell agent, which has so many seconds for each."""
+    """A config whose shell agent runs one task at a time, with `seconds` for each."""
     write_task_folder(
         folder / "tasks" / "touch",
         {

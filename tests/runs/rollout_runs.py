@@ -1,4 +1,4 @@
-"""What tests of runs do with a run."""
+"""Helpers for tests of runs."""
 
 from collections.abc import Callable
 from pathlib import Path

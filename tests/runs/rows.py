@@ -1,4 +1,4 @@
-"""Rows of trials that never ran, for what only reads rows."""
+"""Rows of trials that never ran, for code that only reads rows."""
 
 from plimsoll.core.endings import Ending
 from plimsoll.runs.results import Row

@@ -39,7 +39,7 @@ Trial = Callable[[Order], Awaitable[Verdict]]
 
 
 class ScriptedWorkers:
-    """Slots of this process. The script says the verdict of each order."""
+    """Slots of this process. The script returns the verdict of each order."""
 
     waiting = ""
 
@@ -130,7 +130,7 @@ def evaluation(
     resumes: bool = False,
     pool: str | None = None,
 ) -> tuple[TrialSetRun, ScriptedWorkers]:
-    """An evaluation of these tasks, and the workers that it will have."""
+    """An evaluation of these tasks, and its workers."""
     workers = ScriptedWorkers(trial, concurrency)
     monkeypatch.setattr(session, "make_workers", lambda *_, **__: workers)
     placement = Placement(concurrency=concurrency)

@@ -1,4 +1,4 @@
-"""A worker that is killed while the policy is away or paused: another one starts all the same."""
+"""A worker that is killed while the policy is down or paused: its replacement starts anyway."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ def hanging(policy: PausingPolicy) -> Generator[None]:
 
 
 def ready(rollouts: Rollouts, *, but: str = "") -> str:
-    """The worker that takes tickets, where there is one."""
+    """The worker that takes tickets, if there is one."""
     for worker in rollouts.status().workers:
         if worker.phase is Phase.READY and worker.worker != but:
             return worker.worker
@@ -35,7 +35,7 @@ def ready(rollouts: Rollouts, *, but: str = "") -> str:
 
 
 async def replace_worker(rollouts: Rollouts) -> None:
-    """Kill the run's worker, and wait for another that takes tickets."""
+    """Kill the run's worker, and wait for a replacement that takes tickets."""
     (before,) = rollouts.status().workers
     os.kill(int(before.where.split()[-1]), signal.SIGKILL)
     await until(lambda: ready(rollouts, but=before.worker), 60)

@@ -1,4 +1,4 @@
-"""What a trainer is given: tokens with their masks, read from wherever they are stored."""
+"""Batches for a trainer: tokens with their masks, read from any storage."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ GRADES = "#!/bin/bash\ntest -f /tmp/done; echo $((1-$?)) >/logs/verifier/reward.
 
 @pytest.fixture
 async def batch(make_tasks: Callable[..., object], tmp_path: Path, home: Path) -> Batch:
-    """Of a real run with the shell agent, whose trajectories are stored elsewhere."""
+    """A batch of a real run with the shell agent, whose trajectories are stored elsewhere."""
     try:
         async with LocalBackend(LocalOptions(home=home)):
             pass
@@ -60,13 +60,13 @@ async def test_samples_are_read_from_storage_and_masked_by_version_and_withholdi
     assert sum(sample.mask) > 0
     assert len(list(batch.samples())) == 4
     assert {advantage for _, advantage in batch.samples()} == {0.0}
-    # Tokens of older weights than its head, a withheld or a void rollout: nothing to train on.
+    # Tokens of weights older than its head, a withheld or a void rollout: nothing to train on.
     (old,) = replace(members[0], head=Version(0, 9)).samples()
     assert sum(old.mask) == 0
     assert old.ids == sample.ids
     assert list(replace(members[0], withheld=True).samples()) == []
     assert list(replace(members[0], reward=None).samples()) == []
-    # From a storage that has no local files.
+    # From a storage without local files.
     memory = fsspec.filesystem("memory")
     stored = Path(members[0].trajectory.removeprefix("file://"))
     memory.pipe_file("/kept/one.jsonl.zst", stored.read_bytes())

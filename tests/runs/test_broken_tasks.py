@@ -1,4 +1,4 @@
-"""Tasks that cannot be graded: a few do not stop a run, most of them do, and soon."""
+"""Tasks that cannot be graded: a few do not stop a run, a majority does, and early."""
 
 import itertools
 from pathlib import Path
@@ -22,7 +22,7 @@ async def test_a_few_broken_tasks_are_out_and_the_run_goes_on(
 ):
     broken = {f"void-{letter}" for letter in LETTERS[:number]}
     names = sorted({*broken, *(f"coin-{letter}" for letter in LETTERS[number:])})
-    # They come first, before anything is known of the others.
+    # They come first, before the others have any results.
     seed = next(seed for seed in itertools.count() if begins_with(broken, names, seed))
     config = make_config(*names, steps=20, group_size=8, seed=seed)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
@@ -62,7 +62,7 @@ async def test_a_run_whose_tasks_are_all_broken_is_stopped_with_the_third(
     summary = rollouts.summary
     assert summary.breaker is not None
     assert summary.breaker.rule == "dead-start"
-    # Two groups whose eight members are tried twice, and those of the third that run by then.
+    # Two groups with eight members and two attempts each, and the running part of the third.
     assert 16 <= len(rows(tmp_path / "run")) <= 2 * 16 + 8
     assert len({row.task for row in rows(tmp_path / "run")}) == 3
     assert not summary.quarantined

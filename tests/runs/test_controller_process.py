@@ -1,4 +1,4 @@
-"""Ending the process that drives a run: it hears of it, and is waited for with a word."""
+"""Ending the process that drives a run: it is signalled, and the wait is reported."""
 
 import signal
 import subprocess
@@ -35,7 +35,7 @@ Drive = Callable[[int, float], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def drive(directory: RunDirectory) -> Iterator[Drive]:
-    """Starts what drives the run, and ends so many seconds after so many signals."""
+    """Start a process that drives the run and exits some seconds after a number of signals."""
     started: list[subprocess.Popen[str]] = []
 
     def start(signals: int, seconds: float) -> "subprocess.Popen[str]":
@@ -57,7 +57,7 @@ def drive(directory: RunDirectory) -> Iterator[Drive]:
 def test_a_process_that_was_stopped_hears_that_it_is_to_end(
     drive: Drive, directory: RunDirectory, now: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    # Seen as one, the second signal would be waited for in vain.
+    # If both signals were merged, the wait for the second would never end.
     monkeypatch.setattr(controller_process, "_APART_SECONDS", 3.0)
     process = drive(2 if now else 1, 0.0)
     process.send_signal(signal.SIGSTOP)
@@ -88,14 +88,14 @@ def test_a_long_wait_is_not_without_a_word(
 
 @pytest.fixture
 def elsewhere(directory: RunDirectory) -> RunDirectory:
-    """A run that a process of another host or container claimed, and did not release."""
+    """A run that a process of another host or container claimed and did not release."""
     owner = Owner("container~0a1b2c3d", 1, "boot:7")
     directory.controller.write_bytes(msgspec.json.encode(owner))
     return directory
 
 
 def test_a_run_whose_container_is_gone_is_driven_by_nobody(elsewhere: RunDirectory):
-    controller_process.check_idle(elsewhere)  # it never took the lock
+    controller_process.check_idle(elsewhere)  # the process never took the lock
     Lock.take(elsewhere.path / LOCK, this_process()).release()
     controller_process.check_idle(elsewhere)
     assert controller_process.controller(elsewhere) is None
@@ -115,6 +115,6 @@ def test_a_run_that_another_container_drives_is_left_to_it(elsewhere: RunDirecto
 
 
 def test_where_the_lock_cannot_be_asked_the_way_out_is_named(elsewhere: RunDirectory):
-    (elsewhere.path / LOCK).symlink_to(LOCK)  # it cannot be opened
+    (elsewhere.path / LOCK).symlink_to(LOCK)  # the lock cannot be opened
     with pytest.raises(UsageError, match=f"is gone, remove {elsewhere.controller}"):
         controller_process.check_idle(elsewhere)

@@ -1,4 +1,4 @@
-"""The run directory: nothing overwritten, what finished kept, one clear error."""
+"""The run directory: nothing is overwritten, finished results are kept, errors are clear."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_paths_into_the_run_are_written_relative_to_it_and_found_where_it_is_now
     written = before.inside(before.path / "trajectories/g_0.jsonl.zst")
     assert written == "trajectories/g_0.jsonl.zst"
     assert now.stored(written) == str(file)
-    # As earlier versions wrote it.
+    # The format of earlier versions.
     assert now.stored(str(before.path / written)) == str(file)
     elsewhere = tmp_path / "far/night-1/trajectories/g_0.jsonl.zst"
     elsewhere.parent.mkdir(parents=True)
@@ -100,7 +100,7 @@ async def test_a_config_in_the_folder_of_a_run_to_be_is_not_lost_with_it(
         async with Rollouts(config, out=tmp_path / "exp"):
             pass
     assert (tmp_path / "exp/config.toml").read_text() == "# mine"
-    # A folder that was there before stays, and can be used.
+    # A folder that existed before stays, and can be used.
     (tmp_path / "exp/config.toml").unlink()
     with pytest.raises(WorkerError, match="nowhere:named"):
         async with Rollouts(config, out=tmp_path / "exp"):
@@ -124,7 +124,7 @@ def test_a_run_is_called_the_same_in_a_storage_each_time_and_no_other_run_is(tmp
     assert re.fullmatch(r"night_1-[0-9a-f]{10}", name)
     assert RunDirectory(first.path).stored_as() == name
     assert second.stored_as() != name
-    # A copy goes its own way from here on.
+    # A copy is independent from here on.
     shutil.copytree(first.path, tmp_path / "copy")
     assert RunDirectory(tmp_path / "copy").stored_as() != name
     assert RunDirectory(first.path).stored_as() == name

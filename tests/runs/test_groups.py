@@ -1,4 +1,4 @@
-"""Group statistics are over graded members only: a void one is no zero."""
+"""Group statistics cover graded members only: a void one is not a zero."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Lines of a run's files: off the loop, in order, and in the file when that is said."""
+"""Lines of a run's files: written off the loop, in order, and on disk when acknowledged."""
 
 import asyncio
 import resource
@@ -23,7 +23,7 @@ def numbers(path: Path) -> list[int]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> float:
-    """A file system that takes so long for each write."""
+    """A file system that takes this long for each write."""
     append = json_lines._append
 
     def sleeps(path: Path, lines: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A run whose policy is paused for new weights while trials ask it."""
+"""A run whose policy is paused for new weights while trials use it."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
 
 SECONDS = 4.0
-"""What the task gives its agent."""
+"""The agent's time limit in the task."""
 
 
 @pytest.mark.slow

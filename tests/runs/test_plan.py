@@ -1,4 +1,4 @@
-"""From a config to a plan: who serves the policy, what a mode means, which paths are whose."""
+"""From a config to a plan: the server of the policy, the modes, and the paths."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -56,7 +56,7 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
 
 
 def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> PolicySpec:
-    """The policy that workers make of what they are told of a run with such tables."""
+    """The policy that workers derive from their spec, for a config with these tables."""
     plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
     told = msgspec.json.decode(worker_spec(plan, directory).options.config)
     policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
@@ -183,7 +183,7 @@ def test_in_turn_means_that_nothing_is_generated_ahead(write: Write, tmp_path: P
         with pytest.raises(UsageError, match=rf"\[run\] {key} is 2"):
             Plan.make(write(sync, **{key: 2}), ServedPolicy(URLS))
     assert Plan.make(write(sync, depth=0), ServedPolicy(URLS)).settings == plan.settings
-    # Without training there is no trainer to take turns with.
+    # Without training there is no trainer to alternate with.
     alone = write(f'[training]\nmode = "sync"\n[policy]\nurls = ["{URLS[0]}"]')
     assert Plan.make(alone).settings.depth == 1
 

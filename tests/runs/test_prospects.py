@@ -1,4 +1,4 @@
-"""What a run says is coming: what waits, then evaluations, then prompts that it can still use."""
+"""Announced orders of a run: pending tickets, then evaluations, then usable prompts."""
 
 import itertools
 import time
@@ -27,7 +27,7 @@ BROKEN = Void(Cause.TASK, "broken")
 
 
 class Books:
-    """A real ledger of a plan, and what comes by it."""
+    """A real ledger of a plan, and its announced orders."""
 
     def __init__(self, plan: Plan, ledger: Ledger, canaries: Canaries | None) -> None:
         self.plan = plan
@@ -50,13 +50,13 @@ class Books:
         self.evaluations.begin(held_out_set(name, name, known, attempts, directory))
 
     def prompts(self, *numbers: int) -> list[str]:
-        """The tasks of prompts, each for as many trials as a group has."""
+        """The tasks of prompts, each repeated for every trial of a group."""
         size = self.plan.settings.group_size
         turns = list(itertools.islice(self.order.coming(Epoch()), max(numbers, default=-1) + 1))
         return [turns[n] for n in numbers if n < len(turns) for _ in range(size)]
 
     async def give_up(self, why: Void) -> str:
-        """Admit a group that comes to nothing; its task."""
+        """Admit a group and void all its members. Returns its task."""
         (group,) = await self.ledger.admit(self.order, 1)
         for place, member in enumerate(group.members):
             while (found := self.ledger.books.find(group.ticket(place))) and found[1] is member:
@@ -84,7 +84,7 @@ async def test_prompts_come_in_their_order_and_no_more_than_there_are_places(
         assert run.coming(places=0) == []
         await run.ledger.admit(run.order)
         admitted = sorted(group.prompt for group in run.ledger.books.groups.values())
-        # What was admitted and waits comes before what is admitted next.
+        # Admitted, pending tickets come before those that are admitted next.
         assert run.coming(places=100)[: 2 * len(admitted)] == run.prompts(*admitted)
 
 

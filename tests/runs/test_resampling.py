@@ -1,4 +1,4 @@
-"""What a rollout is sampled with when its worker dies: as before, unless the policy has spoken."""
+"""Seeds after the death of a worker: the same, unless the policy has already answered."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ async def test_a_rollout_whose_worker_dies_is_sampled_anew_if_the_policy_has_ans
         config = asking_config(tmp_path, policy, run={"steps": 1}, policy={"seed": 1})
         async with Rollouts(config, out=tmp_path / "run") as rollouts:
             if spoke:
-                # It has had its answer, and runs the command of it.
+                # It has its answer, and runs the command in it.
                 await until(lambda: policy.seeds, 60)
                 await until(lambda: list(tmp_path.glob("run/**/agent/stdout.txt")), 60)
             else:

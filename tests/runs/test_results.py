@@ -1,4 +1,4 @@
-"""Figures: a mean is over graded trials only, and there is none where nothing is graded."""
+"""Figures: a mean covers graded trials only, and there is none if nothing is graded."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Rollouts: the ledger's rules with real workers, whose trials are told what to come to."""
+"""Rollouts: the ledger's rules with real workers and scripted trials."""
 
 import asyncio
 import re
@@ -63,7 +63,7 @@ async def test_a_task_that_is_gone_in_mid_epoch_makes_no_other_come_twice_or_nev
         async for batch in rollouts.batches():
             used += [group.task for group in batch.groups]
             if len(used) == 8:
-                # After the commit another would begin, whose task has to be there.
+                # After the commit another group would start, whose task must exist.
                 rollouts.stop()
             await rollouts.commit(batch)
     shutil.rmtree(tmp_path / "tasks" / used[0])
@@ -168,7 +168,7 @@ async def test_a_failed_canary_stops_the_run_and_no_grade_that_nothing_vouches_f
 async def test_a_run_that_is_stopped_gives_its_trials_up_after_their_grace_and_goes_on_later(
     make_config: MakeConfig, tmp_path: Path
 ):
-    # Were it held against them, both tasks would be out.
+    # If it counted against them, both tasks would be excluded.
     config = make_config("waits-a", "waits-b", steps=2, group_policy="void", requeues=0)
     run = tmp_path / "run"
     async with Rollouts(config, out=run, trains=False) as rollouts:
@@ -273,7 +273,7 @@ async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
             assert [path.name for path in run.iterdir()] == ["notes.txt"]
     async with Rollouts(config, out=run, trains=False) as rollouts:
         await all_batches(rollouts)
-    # A run that has begun stays, and says why it could not go on.
+    # A run that has started is kept, with the reason for its stop.
     with monkeypatch.context() as patch:
         patch.setenv("PLIMSOLL_STAND_IN", "nowhere:named")
         with pytest.raises(WorkerError):
@@ -297,7 +297,7 @@ async def test_a_worker_has_as_long_to_start_as_the_config_says(
 
 
 class LateWorker:
-    """A worker whose host comes late, as on a cluster that is still growing."""
+    """A worker whose host comes late, as on a growing cluster."""
 
     where = "waits for a node"
 
@@ -415,7 +415,7 @@ async def test_a_slow_group_does_not_hold_up_the_others_for_longer_than_its_slac
                 (run / "go").touch()
     assert rollouts.summary.done
     (slow,) = (group for group in batches[-1].groups if group.task == "waits-a")
-    # It went on with newer weights: what it said before is not trained on.
+    # It resumed with newer weights: its earlier tokens are not trained on.
     for member in slow.members:
         assert member.head is not None
         assert member.head.number >= 4 - 2

@@ -1,4 +1,4 @@
-"""Batches that are given back, directories that have lost something, runs that fail late."""
+"""Rejected batches, directories with missing files, and runs that fail late."""
 
 import asyncio
 import time
@@ -86,7 +86,7 @@ async def test_what_was_rejected_is_void_in_the_results_however_long_the_ledger_
 
     async def slow(self: Ledger, reasons: dict[str, str]) -> None:
         await reject(self, reasons)
-        await asyncio.sleep(0.6)  # turns of the controller come in between
+        await asyncio.sleep(0.6)  # the controller takes turns meanwhile
 
     monkeypatch.setattr(Ledger, "reject", slow)
     async with Rollouts(make_config("coin-a", "coin-b", steps=1), out=tmp_path / "run") as rollouts:
@@ -116,7 +116,7 @@ async def test_a_prompt_that_is_rejected_again_and_again_is_out(
 
 
 async def _stopped_with_something_buffered(config, run: Path) -> None:
-    """A run that ends with a group that is ready and in no batch."""
+    """A run that ends with a buffered group in no batch."""
     async with Rollouts(config, out=run) as rollouts:
         batches = rollouts.batches()
         await rollouts.commit(await anext(batches))
@@ -249,7 +249,7 @@ async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_
 
         async def consuming(self: Ledger, batch: ChosenBatch) -> None:
             writing = asyncio.create_task(consume(self, batch))
-            await asyncio.sleep(0)  # the books know of it, the disk does not yet
+            await asyncio.sleep(0)  # recorded in the books, not yet on disk
             canary = rollouts._scheduler._keep_canary(Canary("coin-a", 9, 0), order, said)
             failing.append(asyncio.create_task(canary))
             await writing
@@ -283,7 +283,7 @@ async def test_a_task_that_only_undone_steps_have_rollouts_of_is_missed_as_well(
             if batch.step == 2:
                 rollouts.stop()
             await rollouts.commit(batch)
-    # Without a checkpoint both steps are undone, and what the first made has a part in the second.
+    # Without a checkpoint both steps are undone; the second has rollouts of the first's weights.
     task = tmp_path / "tasks" / batch.groups[0].task
     task.rename(tmp_path / "gone")
     with pytest.raises(UsageError, match=f"{task.name}, which is not in .* put it back"):
@@ -306,7 +306,7 @@ async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
                 rollouts.stop()
     for file in run.glob("ledger.db*"):
         file.rename(tmp_path / file.name)
-    Journal.create(run / "ledger.db").close()  # as without its write-ahead log
+    Journal.create(run / "ledger.db").close()  # as if the write-ahead log were missing
     with pytest.raises(LedgerError, match=r"at version 0, and .*steps.jsonl has the step of"):
         async with Rollouts(config, out=run, trains=False):
             pass

@@ -1,4 +1,4 @@
-"""A turn of the controller costs the same however many trials run."""
+"""A turn of the controller has the same cost for any number of running trials."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ WORKERS, GROUP = 4, 4
 
 
 class Work:
-    """Counts the instructions of everything that begins while it is entered."""
+    """Counts the instructions of all code that starts while it is entered."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -36,7 +36,7 @@ class Work:
 
 
 async def work_of_turns(config: Config, directory: RunDirectory, running: int) -> list[int]:
-    """The instructions of turns before each of which one trial of so many has ended."""
+    """The instructions of turns, with one of `running` trials ended before each."""
     took: list[int] = []
     async with driven_controller(Plan.make(config), directory) as driven:
         await driven.fill(running)

@@ -1,4 +1,4 @@
-"""Which tasks run: an invalid one is named, and the rest runs only if asked to."""
+"""Selection of tasks: an invalid one is named, and the rest runs only on request."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rollouts that take too long: what a run does about them, and that it comes to its end."""
+"""Stragglers: the remedies that a run applies, and that it reaches its end."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from plimsoll.testing.waiting import until
 
 
 def one_that_hangs(make_config: MakeConfig, **run: object) -> Config:
-    """A run whose first prompt is of a task that does not end, one group to a batch."""
+    """A run whose first prompt is of a task that never ends, with one group per batch."""
     names = [*(f"coin-{number}" for number in range(9)), "waits-a"]
     seed = next(n for n in range(99) if DataOrder(names, seed=n).epoch(0)[0] == "waits-a")
     usual = {"batch_groups": 1, "group_size": 1, "depth": 1, "slack_seconds": 0.3}

@@ -1,4 +1,4 @@
-"""Each engine in turn, on parts that are made once, and a look at what is left behind."""
+"""Fixtures: each engine in turn, with shared parts, and a check for leftover processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["engine", "mark", "shared_cluster"]
 
 @pytest.fixture(scope="session")
 def mark() -> Iterator[Mark]:
-    """Whatever is started from here on is marked, and is gone after the last test."""
+    """Mark all processes started from here on; they must be gone after the last test."""
     made = Mark()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(made.name, made.value)
@@ -26,7 +26,7 @@ def mark() -> Iterator[Mark]:
 
 @pytest.fixture(scope="session")
 def shared_cluster(mark: Mark, ray_part: None) -> Iterator[Any]:
-    """A cluster that tests leave as they found it: a head, and two nodes for workers."""
+    """A shared cluster that tests leave unchanged: a head, and two nodes for workers."""
     with ray_cluster() as cluster:
         for _ in range(2):
             cluster.add_node(num_cpus=4)

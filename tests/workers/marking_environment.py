@@ -1,6 +1,6 @@
-"""A place that leaves marks: a file for what was cleaned up, and one when it was left.
+"""An environment that writes marker files: one per cleaned-up ticket, and one at its end.
 
-An order's task is a word and what it is about.
+An order's task is a command with its argument.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ BODY = 200 << 10
 
 
 class MarkingEnvironment:
-    """Sleeps, waits for a file, blocks its loop, leaks, raises, or takes its time to clean up."""
+    """Sleeps, waits for a file, blocks its loop, leaks, raises, or cleans up slowly."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class MarkingEnvironment:
             case "until":
                 await _there(self._folder / about)
             case "block":
-                time.sleep(float(about))  # noqa: ASYNC251 - a loop that hangs is the point
+                time.sleep(float(about))  # noqa: ASYNC251 - a blocked loop is the point
             case "leak":
                 self._leak.append(os.urandom(1 << 20) * int(about))
             case "body":
@@ -92,7 +92,7 @@ class MarkingEnvironment:
             self.mark("expects", str(sum(one.count for one in coming)))
 
     def news(self) -> News | None:
-        """What the file `news` says, and that its place was left."""
+        """The content of the file `news`, and of the marker of its end."""
         file = self._folder / "news"
         said = tuple(one.read_text() for one in (file, self._folder / "left") if one.exists())
         news, self._told = said[self._told :], len(said)
@@ -108,7 +108,7 @@ async def _there(file: Path) -> None:
 
 
 async def _converse(turns: int) -> None:
-    """A history of bodies that grows turn by turn, and is sent as a whole each time."""
+    """A conversation whose history grows turn by turn and is sent in full each time."""
     history: list[bytes] = []
     for _ in range(turns):
         history.append(os.urandom(1 << 10) * (BODY >> 10))
@@ -118,7 +118,7 @@ async def _converse(turns: int) -> None:
 
 
 async def _take_all_descriptors(seconds: float) -> None:
-    """Have nothing be opened for so long."""
+    """Use up all file descriptors for a number of seconds."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
     taken: list[int] = []
@@ -141,7 +141,7 @@ async def _clean_up_slowly(seconds: float) -> None:
 
 
 async def _probe(seconds: float) -> dict[str, float]:
-    """How late the loop is, measured every 10 ms."""
+    """The lag of the loop, measured every 10 ms."""
     loop = asyncio.get_running_loop()
     late: list[float] = []
     end = loop.time() + seconds
@@ -164,7 +164,7 @@ async def marking(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironme
 
 @contextlib.asynccontextmanager
 async def slow_to_make(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
-    """Made once there is a file of the name `go`."""
+    """An environment that is ready once the file `go` exists."""
     folder = Path(options.directory)
     place = MarkingEnvironment(folder)
     place.mark("begun")

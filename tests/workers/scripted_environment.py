@@ -1,4 +1,4 @@
-"""A place whose orders say what to do: an order's task is a word and what it is about."""
+"""An environment scripted by its orders: an order's task is a command with its argument."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ def order(ticket: str, task: str = "sleep 0") -> Order:
 
 
 def spec(maker: str = "scripted", *, concurrency: int = 2, **more: object) -> WorkerSpec:
-    """Workers that find this file wherever they are started."""
+    """A worker spec that imports this file wherever the worker is started."""
     named = stand_in(f"scripted_environment:{maker}", Path(__file__).parent)
     environment = {**named, **more.pop("environment", {})}
     return WorkerSpec(
@@ -58,7 +58,7 @@ def spec(maker: str = "scripted", *, concurrency: int = 2, **more: object) -> Wo
 
 
 class ScriptedEnvironment:
-    """Sleeps, blocks its loop, dies, holds memory or answers what it is asked."""
+    """Sleeps, blocks its loop, dies, holds memory or returns requested values."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -85,7 +85,7 @@ class ScriptedEnvironment:
             case "until":
                 await until(Path(about).exists, 60)
             case "block":
-                time.sleep(float(about))  # noqa: ASYNC251 - a loop that hangs is the point
+                time.sleep(float(about))  # noqa: ASYNC251 - a blocked loop is the point
             case "die":
                 print(about, file=sys.stderr, flush=True)
                 os._exit(7)
@@ -139,7 +139,7 @@ async def broken(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironme
 
 @contextlib.asynccontextmanager
 async def broken_and_slow(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
-    threading.Thread(target=time.sleep, args=(4,)).start()  # its process waits for it
+    threading.Thread(target=time.sleep, args=(4,)).start()  # its process waits for this thread
     raise WorkerError("this place cannot be made")
     yield ScriptedEnvironment()
 

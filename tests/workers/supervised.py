@@ -1,4 +1,4 @@
-"""Supervisors under test: their options, and what they leave running."""
+"""Supervisors under test: their options, and their leftover processes."""
 
 import os
 import re
@@ -17,7 +17,7 @@ Engines = Callable[[], Engine]
 
 
 def options(deaths: int = 100, **patience: float) -> SupervisorOptions:
-    """Impatient, so that tests are short, but with many deaths forgiven."""
+    """Short time limits, so that tests are fast, but a high limit on deaths."""
     waits = {"dead_after": 5.0, "end_within": 5.0, **patience}
     return SupervisorOptions(patience=Patience(**waits), crash_deaths=deaths)
 
@@ -29,7 +29,7 @@ def pid_of(where: str) -> int:
 
 
 class Mark:
-    """A variable that whatever this test starts has, however it calls itself."""
+    """An environment variable that marks all processes of a test, whatever their names."""
 
     name = "PLIMSOLL_TEST_MARK"
 
@@ -37,7 +37,7 @@ class Mark:
         self.value = secrets.token_hex(8)
 
     def processes(self) -> dict[int, str]:
-        """What runs, by process id; this process itself is none of it."""
+        """The marked processes by process id, without this one."""
         found: dict[int, str] = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -50,7 +50,7 @@ class Mark:
         return found
 
     def gone(self, within: float = 60.0) -> None:
-        """Fail where something of it is still there after so many seconds."""
+        """Fail if a marked process still exists after this many seconds."""
         deadline = time.monotonic() + within
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -1,6 +1,6 @@
-"""Workers are killed, stopped and hung at random; no order is lost sight of, none resolved twice.
+"""Workers are killed, stopped and hung at random; no order is lost, none is resolved twice.
 
-PLIMSOLL_CHAOS_SECONDS and PLIMSOLL_CHAOS_SEED make it longer, and another.
+PLIMSOLL_CHAOS_SECONDS and PLIMSOLL_CHAOS_SEED set the duration and the seed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ WORKERS, TICKETS = 3, 4
 
 
 class Chaos:
-    """Keeps workers busy, and does away with them."""
+    """Keeps workers busy, and kills, stops and hangs them."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.random = random.Random(SEED)
@@ -54,7 +54,7 @@ class Chaos:
 
     @property
     def _seen_enough(self) -> bool:
-        """On a slow machine less comes to pass in the same time."""
+        """True once enough faults have happened: a slow machine needs more time."""
         return min(self.said["graded"], self.said["lost"]) > 10 and len(self.done) == 3
 
     async def _work(self, hand: int) -> None:
@@ -125,7 +125,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def run_apart(address: str, task: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A run in a process of its own, with a worker that is about its second ticket."""
+    """A run in a process of its own, whose worker runs its second ticket."""
     here = Path(__file__).parent
     paths = {**os.environ, "PYTHONPATH": f"{here}:{here.parent}"}
     command = [sys.executable, "-c", RUN, address, task]

@@ -1,4 +1,4 @@
-"""What workers are told of orders that come, and what they tell of their sandboxes."""
+"""Announced orders on their way to workers, and sandbox reports on their way back."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ async def test_a_warning_of_two_workers_is_said_once_and_before_the_tickets_end(
 ):
     async with Supervisor(engine, spec(concurrency=1), number=2) as supervisor:
         await until(lambda: supervisor.places == 2, 60)
-        # Both at once, so that each worker has one.
+        # Both at once, so that each worker runs one.
         both = [supervisor.run(order(f"t{n}", "warn no limit on storage")) for n in range(2)]
         await asyncio.gather(*both)
         assert {status.finished for status in supervisor.status()} == {1}
@@ -77,7 +77,7 @@ async def test_one_that_takes_no_more_keeps_nothing_ready(tmp_path: Path):
         await until(lambda: expects.exists() and expects.read_text() == "3")
         hand.tell(Drain(60))
         await until(lambda: expects.read_text() == "0")
-        # What was on its way to it changes nothing about that.
+        # An announcement that was already in flight changes nothing.
         hand.tell(Expect((Coming(A, 3),)))
         (tmp_path / "go").touch()
         await hand.result("t1")

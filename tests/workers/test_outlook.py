@@ -1,4 +1,4 @@
-"""What workers are told of orders that come: each order once, and as little as possible anew."""
+"""Distribution of announced orders: each order once, with as few changes as possible."""
 
 from plimsoll.workers.messages import Kind
 from plimsoll.workers.outlook import Outlook
@@ -8,7 +8,7 @@ TWO = ("one", "two")
 
 
 def told(outlook: Outlook, kinds: list[Kind], workers: tuple[str, ...] = TWO) -> dict[str, str]:
-    """Who is told what, as letters."""
+    """The changed shares by worker, kinds as letters."""
     return {
         worker: "".join(one.kind.task * one.count for one in coming)
         for worker, coming in outlook.deal(kinds, workers).items()
@@ -36,8 +36,8 @@ def test_an_order_that_comes_one_place_sooner_stays_where_it_was_dealt():
     for number in range(1, 5):
         outlook.given("one", kinds[number - 1])
         changed = told(outlook, kinds[number : number + 4])
-        # One worker at most is told something new: who lost one that another was given, or who
-        # has room for the one that was seen last.
+        # At most one worker gets a new share: the one that lost an order to another worker, or
+        # the one with room for the newest order.
         assert len(changed) == 1, changed
 
 

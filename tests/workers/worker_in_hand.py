@@ -1,4 +1,4 @@
-"""One real worker process, and a test in the supervisor's chair."""
+"""One real worker process, with the test in place of the supervisor."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ def marking_spec(folder: Path, maker: str = MARKING, **more: object) -> WorkerSp
 
 
 class Hand:
-    """What a test says to its worker, and hears of it."""
+    """Sends messages to a worker and receives its messages."""
 
     def __init__(
         self, board: ControllerSocket, credentials: Credentials, placed: WorkerProcess
@@ -67,7 +67,7 @@ class Hand:
     async def hear(
         self, kind: type[Message], fits: Callable[[Message], bool] = lambda _: True
     ) -> Message:
-        """The next message of a kind. Others are kept."""
+        """The next message of a type. Others are kept."""
         async with asyncio.timeout(30):
             while True:
                 message = (await self.board.receive()).message
@@ -83,19 +83,19 @@ class Hand:
         await self.hear(Beat, lambda beat: beat.running > 0)
 
     async def result(self, ticket: str) -> Result:
-        """What came of a ticket, also where that was heard while something else was waited for."""
+        """The result of a ticket, also if it arrived during another wait."""
         for heard in self.others:
             if isinstance(heard, Finished) and heard.result.ticket == ticket:
                 return heard.result
         return (await self.hear(Finished, lambda m: m.result.ticket == ticket)).result
 
     async def ended(self, within: float) -> str:
-        """How the worker ended, by itself."""
+        """Wait for the worker to exit by itself; its exit status."""
         async with asyncio.timeout(within):
             return (await self.placed.ended()).how
 
     async def listen(self, seconds: float) -> None:
-        """Listen for so long."""
+        """Receive messages for a number of seconds."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             try:
@@ -107,7 +107,7 @@ class Hand:
 
 @asynccontextmanager
 async def begun(maker: str = MARKING) -> AsyncIterator[Hand]:
-    """A worker that has said hello, and was told nothing."""
+    """A worker that has sent its hello and got no reply."""
     here = stand_in(maker, Path(__file__).parent)
     async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
         opening = board.open("worker-1", here)

@@ -134,7 +134,7 @@ class Trials(RunSession):
         )
 
     async def _wait_ready(self, workers: Workers) -> None:
-        """Wait for a first worker, and log what it waits for: there is no other display."""
+        """Wait for the first worker, and log the reason of the wait: there is no other display."""
         ready = asyncio.create_task(workers.wait_ready())
         try:
             while not (await asyncio.wait([ready], timeout=_SAY_SECONDS))[0]:

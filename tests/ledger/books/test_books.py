@@ -1,4 +1,4 @@
-"""The books: what each event does, and that one which does not fit does nothing."""
+"""The books: the effect of each event; an event that does not fit has none."""
 
 import pytest
 from runs_by_hand import Hand
@@ -157,7 +157,7 @@ def test_a_prompt_whose_task_is_to_blame_does_not_keep_the_others_waiting():
 
 
 def test_where_no_other_task_is_left_a_prompt_comes_again_at_once():
-    # The second order is of two epochs, and would have the task again beside the first prompt.
+    # The second order has two epochs, and would repeat the task beside the first prompt.
     for order in (DataOrder(["a", "b"], epochs=1), DataOrder(["a"], epochs=2)):
         run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
         broken = order.epoch(0)[-1]
@@ -263,7 +263,7 @@ def test_the_age_of_head_and_of_the_oldest_token_are_both_kept():
     run.finish("0-0/0.0")
     run.accounts.consume(run.choose())
     one = run.accounts.commit()
-    run.finish("1-0/0.0", one)  # begun at 0, its tokens are all of 1
+    run.finish("1-0/0.0", one)  # started at 0, all its tokens are of 1
     run.accounts.consume(run.choose())
     run.accounts.commit()
     run.finish("2-0/0.0", FIRST_VERSION, one)

@@ -1,4 +1,4 @@
-"""Seeds of tries: another try has others, unless the run was stopped or it had said nothing."""
+"""Seeds of retries: new ones, unless the run was stopped or the policy had not answered."""
 
 import pytest
 from runs_by_hand import Hand
@@ -23,7 +23,7 @@ def begun(**changes: object) -> Hand:
 
 
 def check_kept(run: Hand) -> None:
-    """Whoever reads the journal or a snapshot of the books has the same seeds."""
+    """Check that the journal and a snapshot of the books give the same seeds."""
     names = {name: group.seed_name(0) for name, group in run.books.groups.items()}
     copy = load(dump(run.books))
     run.reopen()

@@ -1,4 +1,4 @@
-"""What a run gives up itself: it admits no more than it can use, and its prompts come again."""
+"""Groups that a run gives up itself: admission stays bounded, and their prompts are requeued."""
 
 import pytest
 from runs_by_hand import ORDER, Hand
@@ -69,7 +69,7 @@ def test_restarts_of_a_run_are_not_held_against_its_rollouts(policy, cause):
 
 
 def all_out(cause: Cause, names: list[str]) -> tuple[Hand, DataOrder]:
-    """A run whose tasks are all out, each for one void rollout too many."""
+    """A run whose tasks are all excluded, each for one void rollout too many."""
     run, order = Hand(group_policy="void", requeues=0), DataOrder(names, epochs=2)
     while groups := run.accounts.admit(order):
         for group in groups:
@@ -97,7 +97,7 @@ def test_tasks_that_are_out_by_no_fault_of_theirs_are_in_again_when_the_run_goes
             if run.books.buffered >= 2:
                 run.accounts.consume(run.choose())
                 run.accounts.commit()
-        # What came to nothing is trained on once, and so are all of the second epoch.
+        # The voided prompts are trained on once, and so are all of the second epoch.
         assert run.books.tally.consumed + run.books.buffered == 6
         assert run.store.auditor.against(run.books) == []
         assert run.is_sound()
@@ -146,7 +146,7 @@ def test_what_waits_to_come_again_returns_with_its_task_as_often_as_that_is_out(
 
 
 def test_a_prompt_that_is_skipped_returns_under_a_number_of_its_own():
-    """It may be skipped again before it has come again: that is another event."""
+    """It may be skipped again before it is readmitted: that is another event."""
     run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
     late, other = (group for group in run.accounts.admit(order) if group.task == "a")
     run.accounts.distrust(late.tickets, Void(Cause.GRADER, "a canary failed"))
@@ -167,7 +167,7 @@ def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():
     run.accounts.consume(run.choose())
     doubt = Void(Cause.GRADER, "a canary failed")
     given_up = run.accounts.distrust(["0-0/0.0", "1-0/1.0", "2-0/0.0", "9-0/0.0", "x"], doubt)
-    # What is being trained on stays.
+    # Groups in training stay.
     assert given_up == ["1-0", "2-0"]
     assert set(run.books.pending) == {1, 2}
     assert run.books.tally.groups_by_cause == {Cause.GRADER: 2}

@@ -1,4 +1,4 @@
-"""The journal: each event once, and a file that is not whole is refused and left as it is."""
+"""The journal: each event once; an incomplete file is rejected and left unchanged."""
 
 import sqlite3
 import subprocess
@@ -144,7 +144,7 @@ def test_events_that_cannot_follow_each_other_are_seen(tmp_path: Path):
 
 
 def test_a_full_disk_is_an_error_and_leaves_what_was_written(tmp_path: Path):
-    """The limit on the size of files stands in for a full disk."""
+    """A limit on the size of files stands in for a full disk."""
     path = written(tmp_path)
     script = f"""
         import resource, signal

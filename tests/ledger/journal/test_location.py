@@ -1,4 +1,4 @@
-"""Where a ledger is: found again after moves, never confused with another, never on a network."""
+"""Location of a ledger: found after moves, never confused with another, never on a network."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All below `runs` and `net` is on a network file system."""
+    """Everything below `runs` and `net` is on a network file system."""
 
     def kind(path: Path) -> str:
         parts = path.resolve().relative_to(tmp_path.resolve()).parts
@@ -53,7 +53,7 @@ def begun(run: Path, wanted: str | None, home: Path) -> Location:
 
 
 def on_another_host(run: Path) -> None:
-    """As if the run had been begun there."""
+    """As if the run had been started there."""
     pointer = msgspec.json.decode((run / POINTER).read_bytes())
     (run / POINTER).write_bytes(msgspec.json.encode({**pointer, "host": "gpu-7~00112233"}))
 
@@ -146,7 +146,7 @@ def test_a_copy_of_a_run_directory_is_told_whose_the_ledger_is(
         with pytest.raises(LedgerError, match=r"copy is a copy of .*night 1, whose ledger is in"):
             find(copy, None, drives)
     assert find(run, None, home) == made
-    (run / POINTER).unlink()  # as the message says, for the copy to go on in its place
+    (run / POINTER).unlink()  # as the message advises, so that the copy takes its place
     assert find(copy, None, home).folder == made.folder
 
 
@@ -165,7 +165,7 @@ def test_a_ledger_on_another_host_is_named_and_can_be_brought_here_once(
     shutil.copytree(there, brought)
     assert find(run, None, home).folder == brought
     assert find(run).folder == brought
-    # What stayed on the other host is behind from now on.
+    # The ledger that stayed on the other host is outdated from now on.
     shutil.rmtree(brought)
     shutil.copytree(there, brought)
     with pytest.raises(LedgerError, match="is not where it was"):

@@ -1,4 +1,4 @@
-"""One writer at a time, in one process and across processes, for as long as it lives."""
+"""One writer at a time, within a process and across processes, for as long as it lives."""
 
 import errno
 import fcntl
@@ -79,7 +79,7 @@ async def test_the_same_process_is_refused_too(tmp_path: Path):
 
 
 def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path: Path):
-    """A worker that outlives its controller must not keep the run from going on."""
+    """A worker that outlives its controller must not block the run."""
     script = f"""
         import os, time
         from pathlib import Path

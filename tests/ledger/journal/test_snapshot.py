@@ -1,4 +1,4 @@
-"""Snapshots: equal to the books that all events make, and never used where they are not."""
+"""Snapshots: equal to the books of all events, and never used if they are not."""
 
 import logging
 import sqlite3
@@ -25,7 +25,7 @@ GRADED = Graded(1.0, Ending.SUBMITTED)
 
 @pytest.mark.parametrize("seed", range(60))
 def test_books_survive_being_dumped_and_loaded(seed: int):
-    """Loaded in the middle of a run and carried on, they are those of the whole journal."""
+    """Loaded in the middle of a run and continued, they equal the books of the whole journal."""
     run = Training(plan_for(seed))
     run.run()
     events = run.store.events
@@ -98,7 +98,7 @@ async def test_one_of_another_make_is_not_used(tmp_path: Path, caplog):
 
 async def test_events_after_it_are_read_and_those_before_are_not(tmp_path: Path):
     await run_a_while(tmp_path)
-    # Not even a damaged event before the snapshot is looked at when a run is opened ...
+    # Opening a run does not read events before the snapshot, not even a damaged one ...
     other = sqlite3.connect(tmp_path / FILE)
     with other:
         other.execute("UPDATE events SET data = zeroblob(3) WHERE seq = 2")
@@ -107,7 +107,7 @@ async def test_events_after_it_are_read_and_those_before_are_not(tmp_path: Path)
         await opened.admit(ORDER)
         assert opened.books.version.number == 3
         assert opened.books.live == 4
-    # ... it is what `--check` is for.
+    # ... `--check` does.
     journal = Journal.open(tmp_path / FILE)
     with pytest.raises(LedgerError, match="event 2 is not what was written"):
         read_books(journal, from_the_start=True)

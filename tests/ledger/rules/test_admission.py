@@ -1,4 +1,4 @@
-"""Admission: relative to what is live, in groups, and apart for evaluations."""
+"""Admission: relative to live groups, in whole groups, and separate for evaluations."""
 
 import pytest
 from runs_by_hand import ORDER, Hand, settings
@@ -63,7 +63,7 @@ def test_what_waits_of_training_holds_no_seat_of_an_evaluation_once_training_is_
     run.accounts.start("0-0/0.0", "worker")
     assert run.books.running == 4
     assert run.accounts.admit_evaluation("a", ["t1", "t2", "t3"], 1) == []
-    # The one that runs keeps its seat until it has ended.
+    # The running one keeps its slot until it has ended.
     over = run.accounts.admit_evaluation("a", ["t1", "t2", "t3"], 2, training_is_over=True)
     assert [group.id for group in over] == ["eval-a-0"]
     assert room_for_evaluation(run.books, run.accounts.settings, 1, training_is_over=True) == 1
@@ -175,13 +175,13 @@ def test_the_last_batch_lacks_what_runs_and_no_other_batch_does():
         last.most(run.books, run.accounts.settings, steps, now=100.0)
         return last.most(run.books, run.accounts.settings, steps, now=100.0 + waited)
 
-    assert most(3) == 2  # others may come
+    assert most(3) == 2  # others may be admitted
     assert (most(2, waited=8.0), most(2)) == (0, 2)
     run.finish("0-0/0.0")
     assert most(2) == 1
     run.finish("1-0/0.0")
-    assert most(2) == 0  # there is a batch
+    assert most(2) == 0  # a batch is ready
     run.accounts.consume(run.choose())
-    assert most(2) == 0  # one is being trained on
+    assert most(2) == 0  # one batch is in training
     run.accounts.commit()
     assert most(1) == 2

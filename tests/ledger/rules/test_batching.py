@@ -1,4 +1,4 @@
-"""The choice of batches: oldest first, and never one that leaves others no time."""
+"""The choice of batches: oldest first, and never one that makes other groups too old."""
 
 from runs_by_hand import Hand, settings
 
@@ -18,7 +18,7 @@ def test_an_older_head_goes_before_an_earlier_prompt():
     run = Hand(batch_groups=1, depth=2, max_staleness=4, group_policy="void", requeues=5)
     run.admit()
     run.start_all()
-    run.void("0-0/0.0")  # prompt 0 comes again, with a younger head
+    run.void("0-0/0.0")  # prompt 0 is requeued, with a newer head
     run.finish("1-0/0.0")
     run.accounts.consume(run.choose())
     run.accounts.commit()
@@ -72,7 +72,7 @@ def test_more_groups_than_later_batches_have_room_for_are_not_passed_over():
 
 
 def test_one_group_that_still_has_time_is_passed_over():
-    """The other direction: with one such group the younger batch goes ahead."""
+    """The converse: with one such group the newer batch goes ahead."""
     run = Hand(batch_groups=1, depth=2, max_staleness=2)
     run.admit()
     run.start_all()
@@ -95,7 +95,7 @@ def test_only_as_many_are_due_as_have_to_end():
     run.start_all()
     for n in (6, 7):
         run.finish(f"{n}-0/0.0")
-    # Four old ones run, due at version 2; after this batch two can go then.
+    # Four old groups run, due at version 2; after this batch two of them have a place then.
     assert run.waits().due == ("0-0", "1-0")
 
 
@@ -145,7 +145,7 @@ def test_what_no_order_of_batches_can_use_in_time_is_given_up_running_ones_first
         run.finish(f"{n}-0/0.0")
     run.accounts.consume(run.choose())
     run.accounts.commit()
-    # Of the four of version 0 two run; η = 1 and B = 1 leave one of them time.
+    # Of the four groups of version 0 two run; η = 1 and B = 1 leave one of them time.
     changed = settings(batch_groups=1, depth=1, max_staleness=1)
     assert surplus(run.books, changed) == ["5-0", "2-0", "4-0"]
     run.accounts.configure(changed)

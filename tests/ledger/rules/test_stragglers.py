@@ -1,4 +1,4 @@
-"""Stragglers: each remedy in its turn, and nothing where nobody is in the way."""
+"""Stragglers: each remedy in order, and none while no group is due."""
 
 import pytest
 from runs_by_hand import Hand
@@ -10,7 +10,7 @@ from plimsoll.trials.verdicts import Cause
 
 
 def late(**changes) -> Hand:
-    """A run in which group 0-0 is due and still runs: another is ready for its place."""
+    """A run in which group 0-0 is due and still runs; another is ready to take its place."""
     run = Hand(**{"batch_groups": 1, "depth": 1, "max_staleness": 1, **changes})
     run.admit()
     run.start_all()
@@ -31,7 +31,7 @@ def finish_others(run: Hand) -> None:
 
 
 def make_due_again(run: Hand) -> None:
-    """Train on others until group 0-0 is in their way once more."""
+    """Train on other groups until group 0-0 is due again."""
     while isinstance(choice := run.accounts.choose(), Batch):
         run.accounts.consume(choice)
         run.accounts.commit()
@@ -60,7 +60,7 @@ def test_then_it_goes_on_with_newer_weights_where_it_can():
     run.finish("0-0/0.0", Version(0, 0), Version(0, 1))
     run.accounts.consume(run.choose())
     run.accounts.commit()
-    # What it said before is not trained on: its tokens are one version old, not two.
+    # Its earlier tokens are not trained on: the others are one version old, not two.
     assert run.books.tally.token_ages == {0: 2, 1: 1}
     assert run.is_sound()
 
@@ -77,7 +77,7 @@ def test_a_group_is_not_resumed_for_ever():
 
 
 def test_a_group_of_which_only_withheld_members_run_is_given_up():
-    """Whatever they come to, nothing of it is trained on."""
+    """Nothing of it is trained on, whatever their rewards."""
     run = late(group_size=2, group_policy="min_graded")
     run.void("0-0/1.0", Cause.SANDBOX)
     run.start_all()

@@ -1,4 +1,4 @@
-"""The simulator is worth something: with a rule taken out, it says which promise is broken."""
+"""Mutation tests of the simulator: with a rule removed, it names the broken promise."""
 
 import pytest
 from worlds import plan_for
@@ -16,7 +16,7 @@ SEEDS = 600
 
 
 def caught() -> str:
-    """What the simulator says, at the first seed at which it says something."""
+    """The message of the simulator, from the first seed that gives one."""
     for seed in range(SEEDS):
         try:
             Training(plan_for(seed)).run()
@@ -32,7 +32,7 @@ def test_with_all_rules_in_place_it_says_nothing():
 def test_without_the_demand_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batching, "_excess", lambda *_: None)
     monkeypatch.setattr(accounts, "surplus", lambda *_: [])
-    assert "is not to be had" in caught()  # the guard of the books keeps the promise, alone
+    assert "is not to be had" in caught()  # the guard of the books alone keeps the promise
 
 
 def test_without_the_demand_bound_and_the_guard(monkeypatch: pytest.MonkeyPatch):

@@ -30,7 +30,7 @@ def test_every_promise_is_kept_for_every_seed():
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
         totals = list(pool.map(simulate_many, chunks))
     assert sum(total.runs for total in totals) == SEEDS
-    # They are about something: there were steps, crashes, rollbacks and trained samples of age.
+    # The runs are not trivial: they have steps, crashes, rollbacks and old trained samples.
     assert sum(total.steps for total in totals) > 4 * SEEDS
     assert sum(total.crashes for total in totals) > SEEDS
     assert sum(total.rollbacks for total in totals) > SEEDS / 10
@@ -58,7 +58,7 @@ def test_a_crash_at_every_write_of_a_run(power: float, adopted: float):
     writes = Training(SMALL).run().writes
     assert writes > 50
     for write in range(1, writes + 1):
-        for seed in range(2):  # the event of that write is on the disk, or is not
+        for seed in range(2):  # the event of that write may be on disk or not
             faults = Faults(
                 void=0.1, doubled=0.2, crash_at=write, power=power, adopted=adopted, late=0.2
             )
@@ -96,7 +96,7 @@ def test_a_run_is_a_function_of_its_seed():
 @pytest.mark.parametrize("durations", ["constant", "lognormal", "stragglers", "hung"])
 @pytest.mark.parametrize("resumes", [False, True])
 def test_a_step_takes_a_bounded_time(durations, resumes: bool):
-    """Of calm runs: nobody waits for more than the slowest rollouts, tried as often as may be."""
+    """Without crashes, a step waits at most for the slowest rollouts with all their retries."""
     rules = settings(batch_groups=4, depth=2, max_staleness=4, group_size=2, requeues=3)
     longest = 20.0
     for seed in range(20):
@@ -117,7 +117,7 @@ def test_a_step_takes_a_bounded_time(durations, resumes: bool):
 
 
 def test_hung_rollouts_do_not_stop_a_run_that_has_others():
-    """Without the remedies for stragglers each would hold up the trainer for the watchdog."""
+    """Without the remedies for stragglers each would block the trainer until the watchdog."""
     rules = settings(batch_groups=8, depth=2, max_staleness=4, requeues=9)
     plan = Plan(settings=rules, steps=60, durations="hung", watchdog=500.0, slack=1.0)
     run = Training(plan).run()
@@ -128,8 +128,8 @@ def test_hung_rollouts_do_not_stop_a_run_that_has_others():
 def test_hung_rollouts_hold_up_neither_a_run_nor_its_end(
     resumes: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Nothing ends them but the remedies, and at the end others that take their places."""
-    monkeypatch.setattr(stragglers, "MOST_RESUMES", 1)  # with more, all places may hang at once
+    """Only the remedies end them, and at the end the groups that replace them."""
+    monkeypatch.setattr(stragglers, "MOST_RESUMES", 1)  # with more, all slots may hang at once
     rules = settings(batch_groups=2, depth=2, max_staleness=3, group_size=2, requeues=9)
     never = 1e9
     for seed in range(40):

@@ -1,4 +1,4 @@
-"""What may start: validated tasks; others only where the policy says so."""
+"""Admission of tasks: validated ones; others only if the policy permits it."""
 
 import pytest
 

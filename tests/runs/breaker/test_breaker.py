@@ -1,4 +1,4 @@
-"""The breaker as a whole: one trip, kept; a bug at once; told to, it only reports."""
+"""The breaker as a whole: it trips once, a bug trips it at once, and it can only report."""
 
 import random
 

@@ -1,10 +1,10 @@
-"""When a canary is due, which task it is, and whom a failed one takes with it."""
+"""Canaries: their schedule, their tasks, and the trials that a failed one invalidates."""
 
 from plimsoll.runs.breaker.canaries import ENOUGH_TASKS, Canaries
 
 
 def start(canaries: Canaries, trials: int) -> list[str]:
-    """Take a ticket so often; the canaries that came in between."""
+    """Start a number of trials. Returns the canaries that were due in between."""
     taken: list[str] = []
     for _ in range(trials):
         if (task := canaries.take()) is not None:
@@ -47,7 +47,9 @@ def test_a_failed_canary_takes_what_no_good_one_vouches_for():
     for number in range(4):
         canaries.trial_finished(("t", number))
     mark = canaries.canary_started()
-    canaries.trial_finished(("t", 4))  # while the canary runs: it does not vouch for this one
+    canaries.trial_finished(
+        ("t", 4)
+    )  # while the canary runs: its success does not cover this trial
     canaries.canary_passed(mark)
     canaries.trial_finished(("t", 5))
     assert canaries.canary_failed() == (("t", 4), ("t", 5))

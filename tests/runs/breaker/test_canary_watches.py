@@ -1,4 +1,4 @@
-"""A canary that fails stops a run at once; good ones and bad rewards alone do not."""
+"""A failed canary stops a run at once; passed canaries or low rewards alone do not."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A run whose first trials all come to nothing for one reason stops; others go on."""
+"""A run whose first trials all fail for one reason stops; others continue."""
 
 import pytest
 from rows import graded, void

@@ -1,4 +1,4 @@
-"""The diagnosis names the rule, the numbers, the evidence, what to stage and how to go on."""
+"""The diagnosis names the rule, the numbers, the evidence, the files to stage and the next step."""
 
 import pytest
 from rows import void

@@ -1,4 +1,4 @@
-"""Rewards that never differ stop a run; rewards that differ now and then do not."""
+"""Rewards that never differ stop a run; rewards that differ occasionally do not."""
 
 import random
 

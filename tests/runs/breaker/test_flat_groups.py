@@ -13,7 +13,7 @@ from plimsoll.runs.results import Row
 
 
 def groups(flat: Iterator[bool], count: int, size: int = 8) -> Iterator[Row]:
-    """Groups one after another; those that are not flat have one solved member."""
+    """Consecutive groups; those that are not flat have one solved member."""
     for number, is_flat in zip(range(count), flat, strict=False):
         for attempt in range(1, size + 1):
             reward = float(number % 2) if is_flat else float(attempt == 1)
@@ -48,7 +48,7 @@ def test_a_hard_set_where_most_groups_are_flat_goes_on():
 
 
 def lost(count: int) -> Iterator[Row]:
-    """Groups of which no member solves anything, of tasks that were solved before."""
+    """Groups without a solved member, of tasks that were solved before."""
     for number in range(count):
         for attempt in range(1, 9):
             yield graded(0.0, task=f"t{number}", attempt=attempt)
@@ -69,7 +69,7 @@ def test_tasks_that_are_learned_are_not_held_against_a_run_that_could_tell():
     varied = list(groups(forever(0.0, 0), 30))
     learned = [graded(1.0, task=f"t{n}", attempt=a) for n in range(200) for a in range(1, 9)]
     assert first_trip(iter([*varied, *learned])) is None
-    # Without a group that ever varied the graders may as well say 1 to everything.
+    # If no group ever varied, the graders may return 1 for everything.
     assert first_trip(iter(learned)) is not None
 
 
@@ -79,7 +79,7 @@ def test_half_learned_and_half_beyond_the_policy_goes_on():
 
 
 def test_few_groups_say_nothing_however_many_batches_they_take():
-    # One group a batch: three batches are three groups.
+    # One group per batch: three batches are three groups.
     assert first_trip(groups(forever(1.0, 0), 15, size=64), size=64) is None
     assert first_trip(groups(forever(1.0, 0), 16, size=64), size=64) is not None
 

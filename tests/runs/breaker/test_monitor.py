@@ -1,4 +1,4 @@
-"""The watch over a run: what trials that were cut short say of it, which is nothing."""
+"""The monitor of a run: cancelled trials do not count."""
 
 from pathlib import Path
 

@@ -72,7 +72,7 @@ def test_a_run_whose_graders_break_in_its_middle_stops_within_three_batches():
         breaker.trial(graded(float(number % 2), f"sound-{number // 8}"))
     after = 0
     while breaker.trip is None:
-        # Eight members, each of them tried twice.
+        # Eight members, two attempts each.
         breaker.trial(void(reason=f"no host {after}", task=f"broken-{after // 16}"))
         after += 1
     assert breaker.trip.rule == "void-share"

@@ -1,4 +1,4 @@
-"""Evaluations: held-out tasks through the run's own workers, in books of their own."""
+"""Evaluations: held-out tasks on the run's own workers, with separate accounting."""
 
 import asyncio
 import sys
@@ -23,7 +23,7 @@ def held_out_rows(run: Path) -> list[Row]:
 async def test_it_is_measured_before_between_and_after_steps_and_training_is_as_without(
     make_config: MakeConfig, tmp_path: Path
 ):
-    # A held-out task of the name of one that is trained on: nothing of them is mixed up.
+    # A held-out task with the name of a training task: their results stay separate.
     config = make_config(
         "coin-a", "coin-b", heldout=("coin-a", "waits-z"), attempts=2, steps=3, depth=1
     )
@@ -68,7 +68,7 @@ async def test_void_trials_are_tried_again_and_a_task_without_a_grade_is_no_part
     assert found is not None
     assert found.tasks == {"lost-a": 1.0, "void-b": None}
     assert (found.reward, found.graded, found.void) == (1.0, 1, {"grader": 1})
-    # What is void of them is no void of training, and trips no breaker.
+    # Void evaluation trials do not count as void training trials, and trip no breaker.
     assert "grader" not in rollouts.summary.void
     assert rollouts.summary.done
     assert (rollouts.summary.heldout_before, rollouts.summary.heldout_after) == (1.0, None)
@@ -154,7 +154,7 @@ async def test_what_training_leaves_unstarted_does_not_keep_the_last_evaluation_
     assert found is not None
     assert (found.graded, rollouts.summary.done) == (4, True)
     proven(run)
-    # Where there are more steps again, what was left is used.
+    # With more steps, the remaining groups are used.
     (run / "go").touch()
     longer = config.model_copy(update={"run": config.run.model_copy(update={"steps": step + 2})})
     async with asyncio.timeout(60), Rollouts(longer, out=run, trains=False) as rollouts:
@@ -231,7 +231,7 @@ async def test_what_an_evaluation_found_is_known_when_the_run_goes_on(
             await rollouts.evaluate("undone")
             break
     async with Rollouts(config, out=run) as rollouts:
-        # The step is undone, for it has no checkpoint, and so is what was measured after it.
+        # The step has no checkpoint, so it is undone, together with the evaluation after it.
         assert rollouts.held_out == [before]
         await all_batches(rollouts)
         after = await rollouts.evaluate("after")

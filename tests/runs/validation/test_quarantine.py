@@ -1,4 +1,4 @@
-"""The quarantine list: read by runs, written by validate, open to a person's hand."""
+"""The quarantine list: read by runs, written by validate, editable by hand."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What makes a task valid, and what makes a validation no longer hold."""
+"""Validation records: the conditions for a valid task, and those that invalidate a record."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

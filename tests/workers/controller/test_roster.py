@@ -1,4 +1,4 @@
-"""What is shown of a worker is what it was like since somebody last looked."""
+"""Worker status: the displayed lag covers the time since the previous status."""
 
 from plimsoll.workers.controller.roster import Member
 from plimsoll.workers.messages import Beat

@@ -1,4 +1,4 @@
-"""What workers tell of their sandboxes: figures are added up, warnings are said once."""
+"""Sandbox reports of workers: timings are added up, warnings are logged once."""
 
 import pytest
 

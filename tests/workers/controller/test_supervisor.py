@@ -1,4 +1,4 @@
-"""What a supervisor promises, whichever engine places its workers."""
+"""The supervisor, with every engine."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def check_void(result: Result, cause: Cause, *words: str) -> None:
 
 
 def kill(supervisor: Supervisor, sign: signal.Signals) -> str:
-    """Send a signal to the worker that has most to do, and say which it was."""
+    """Send a signal to the most loaded worker, and return its name."""
     worst = max(supervisor.status(), key=lambda status: status.running)
     assert worst.phase is Phase.READY
     os.kill(pid_of(worst.where), sign)
@@ -37,7 +37,7 @@ def kill(supervisor: Supervisor, sign: signal.Signals) -> str:
 
 
 async def begin(supervisor: Supervisor, *orders: tuple[str, str]) -> list[asyncio.Task[Result]]:
-    """Start orders, and wait until workers have them."""
+    """Start orders, and wait until workers run them."""
     tasks = [asyncio.create_task(supervisor.run(order(*what))) for what in orders]
     await until(lambda: sum(s.running for s in supervisor.status()) == len(orders), 60)
     await asyncio.sleep(0.1)
@@ -181,7 +181,7 @@ async def test_a_slow_turn_is_shown_after_it_is_over(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         await supervisor.wait_ready()
         await supervisor.run(order("a", "block 0.8"))
-        # Two beats later the loop is long in time again.
+        # Two heartbeats later the current lag is small again.
         await asyncio.sleep(0.5)
         await until(lambda: supervisor.status()[0].lag > 0.5)
 

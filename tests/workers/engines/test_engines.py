@@ -1,4 +1,4 @@
-"""What an engine promises, whichever it is: to start workers, to end them, and to see them end."""
+"""The engine interface, with every engine: start workers, end them, observe their end."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ from plimsoll.workers.messages import Hello
 
 @asynccontextmanager
 async def started(engine: Engine) -> AsyncIterator[Placed]:
-    """A worker that has said hello, and was answered nothing."""
+    """A worker that has sent its hello and got no reply."""
     async with engine, ControllerSocket(engine.host) as board:
         placed = await engine.start(board.open("worker-1", {"PLIMSOLL_NAMED": "yes"}))
         heard = await board.receive()
@@ -36,7 +36,7 @@ async def started(engine: Engine) -> AsyncIterator[Placed]:
 
 
 def exists(pid: int) -> bool:
-    """Also as a zombie."""
+    """True if the process exists, also as a zombie."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -106,7 +106,7 @@ async def test_where_nothing_can_be_opened_a_worker_cannot_start_and_says_why(
         opening = board.open("worker-1", {})
         before = mark.processes()
         with monkeypatch.context() as patch:
-            # Before its process is started, and where its end cannot be watched.
+            # Before the process is started, and when its exit cannot be watched.
             patch.setattr(os, "pipe" if when == "before" else "pidfd_open", refuse)
             with pytest.raises(WorkerError, match=r"Too many open files; raise .*ulimit -n"):
                 await engine.start(opening)

@@ -1,4 +1,4 @@
-"""Workers on Ray: where they are placed, what reaches them there, and what a dead node costs."""
+"""Workers on Ray: placement, environment variables, secrets, and the death of a node."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ async def test_secrets_of_workers_are_nowhere_in_ray(shared_cluster: Any):
 
 
 class Watch:
-    """Looks for a secret on the command lines of this host, again and again."""
+    """Searches the command lines of this host for a secret, repeatedly."""
 
     def __init__(self, secret: str) -> None:
         self.seen: set[str] = set()
@@ -69,11 +69,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run)
 
     def files(self, folder: Path) -> list[str]:
-        """The files in a folder that have it."""
+        """The files in a folder that contain the secret."""
         return [str(file) for file in folder.rglob("*") if self._secret in content(file)]
 
     def _run(self) -> None:
-        # Ray's set-up of a process is over within milliseconds.
+        # Ray's setup of a process takes only milliseconds.
         while not self._is_over.wait(0.01):
             self.looks += 1
             for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -89,7 +89,7 @@ class Watch:
 
 
 def content(file: Path) -> bytes:
-    """Nothing of a socket, a folder, or what is gone by now."""
+    """The content of a file; empty for a socket, a folder or a deleted file."""
     with contextlib.suppress(OSError):
         if file.is_file():
             return file.read_bytes()
@@ -118,7 +118,7 @@ async def test_a_cluster_that_grows_slowly_is_waited_for_and_the_wait_is_shown(
             assert (waits.phase, waits.where) == ("starting", "waits for a node with 2 slip")
             said = r"waiting for Ray to place 1 worker \(needs 2 slip each\) · \d+ s"
             assert re.fullmatch(said, supervisor.waiting)
-            # As if the node came minutes later: its time to start is not used up.
+            # As if the node came minutes later: the time limit for the start has not begun.
             pass_time(supervisor, waits.worker, 10 * limit)
             await until(lambda: one_that_waits(supervisor).waited_seconds > 10 * limit + 1)
             grow(shared_cluster, stack)
@@ -128,7 +128,7 @@ async def test_a_cluster_that_grows_slowly_is_waited_for_and_the_wait_is_shown(
 
 
 def grow(cluster: Any, stack: contextlib.ExitStack) -> None:
-    """Add a node with room for one worker, for as long as the stack lasts."""
+    """Add a node with room for one worker, until the stack is closed."""
     node = cluster.add_node(num_cpus=1, resources={"slip": 2})
     stack.callback(cluster.remove_node, node)
 
@@ -170,7 +170,7 @@ async def test_a_dead_node_costs_time_only(mark: Mark, ray_part: None):
 
 
 async def keep_on(supervisor: Supervisor, ticket: str) -> int:
-    """Run a ticket until it is graded, as a run does, and say how many times it took."""
+    """Retry a ticket until it is graded, as a run does. Returns the number of attempts."""
     for attempt in range(1, 10):
         result: Result = await supervisor.run(order(f"{ticket}/{attempt}", "sleep 0.5"))
         if isinstance(result.verdict, Graded):
@@ -294,7 +294,7 @@ asyncio.run(main())
 async def test_who_does_not_have_the_clusters_token_is_told_of_it(
     shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    # In another process: Ray never forgets the token that it was first used with.
+    # In another process: Ray keeps the token that it was first used with.
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of-another-cluster" * 2)
     monkeypatch.setenv("RAY_NUM_REDIS_GET_RETRIES", "1")
     command = [sys.executable, "-c", REFUSED, shared_cluster.address]

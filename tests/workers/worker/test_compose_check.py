@@ -1,4 +1,4 @@
-"""Tasks with several containers on a host without Compose: refused before anything is begun."""
+"""Tasks with several containers on a host without Compose: rejected before anything starts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a worker's place holds while trials run in it, and that nothing is left of them."""
+"""The environment of a worker while trials run, and the absence of leftovers afterwards."""
 
 import asyncio
 import gc
@@ -42,11 +42,11 @@ submit = true
 text = "Done."
 """
 HELD = (PendingRequest, Graph, Trajectory)
-"""What holds bodies, messages or tokens."""
+"""Types that hold bodies, messages or tokens."""
 
 
 class Setting:
-    """A run's directory, its one task and its policy, which runs one command."""
+    """A run directory, its one task and its policy, which runs one command."""
 
     def __init__(self, folder: Path, home: Path, command: str = "touch /app/done") -> None:
         self.directory = folder / "run"
@@ -100,7 +100,7 @@ def setting(tmp_path: Path, home: Path) -> Setting:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """What is freed here is freed by its last reference, not by the collector."""
+    """Disable garbage collection: objects are freed by their last reference only."""
     gc.collect()
     gc.disable()
     try:
@@ -240,7 +240,7 @@ async def test_storage_that_does_not_answer_makes_the_trial_void_and_holds_up_no
     monkeypatch.setattr(trajectory_store, "_SECONDS", 0.5)
     try:
         async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
-            # As many as threads that others would wait for.
+            # Fewer threads than hung uploads: a shared pool would be exhausted.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
             for number in range(3):
                 result = await place.run(setting.order(f"g/{number}"))

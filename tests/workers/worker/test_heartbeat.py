@@ -1,4 +1,4 @@
-"""Beats come whatever the loop does, and no worker outlives its run."""
+"""Heartbeats arrive while the loop is blocked, and no worker outlives its run."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ async def test_the_slowest_turn_of_the_loop_is_told_once():
     pulse = LoopLag()
     try:
         await asyncio.sleep(0.1)
-        time.sleep(1.2)  # noqa: ASYNC251 - a loop that is held up is the point
+        time.sleep(1.2)  # noqa: ASYNC251 - a blocked loop is the point
         await asyncio.sleep(0.1)
         assert pulse.lag < 1
         assert pulse.take_slowest() > 1

@@ -1,4 +1,4 @@
-"""Memory goes back to the system, beside the loop; a worker that is full says so."""
+"""Memory is trimmed in a thread; a worker above its limit reports that it is full."""
 
 import ctypes
 import subprocess
@@ -15,7 +15,7 @@ from plimsoll.workers.worker.memory import MemoryTrimmer, find_trim, keep_freed
 
 
 class Trim:
-    """A trim that takes as long as a test wants."""
+    """A trim that lasts until the test ends it."""
 
     def __init__(self) -> None:
         self.threads: list[str] = []
@@ -26,7 +26,7 @@ class Trim:
         self.may_end.wait(10)
 
     def finish(self) -> None:
-        """Let it end, and wait until its thread has."""
+        """Let the trim end, and wait for its thread."""
         self.may_end.set()
         for thread in threading.enumerate():
             if thread.name == "upkeep":
@@ -107,7 +107,7 @@ if trim is not None:
 
 
 def test_memory_that_was_freed_goes_back_to_the_system():
-    # In a process of its own: this one may have room from tests before.
+    # In a separate process: this one may have free memory from earlier tests.
     ran = subprocess.run(
         [sys.executable, "-c", FREEING], capture_output=True, text=True, check=True
     )
@@ -132,7 +132,8 @@ async def test_memory_does_not_depend_on_how_many_tickets_have_run(tmp_path: Pat
     async with in_hand(marking_spec(tmp_path, trim_seconds=0.1)) as hand:
 
         async def churn(first: int, tickets: int) -> float:
-            """Four at once, each with a history that grows to 3 MB; what is left afterwards."""
+            """Run tickets, four at once, with histories that grow to 3 MB. Returns the idle
+            memory."""
             for number in range(first, first + tickets):
                 hand.order(f"t{number}", "body 15")
                 if number >= first + 4:

@@ -1,4 +1,4 @@
-"""Who answers for the policy in a run: the command line before the config, and a look before."""
+"""The policy of a run: the command line overrides the config, and servers are probed first."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The pool of a worker: whose reuse holds, and what is not started ahead."""
+"""The pool of a worker: precedence of the reuse setting, and backends without prewarming."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A worker's place with a pool: what the run says is coming is ready, and nothing else is."""
+"""Prewarming: sandboxes of announced orders are ready, and no others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
 
 class Worker:
-    """A place around real sandboxes, and a test that gives it orders."""
+    """An environment with real sandboxes, to which a test gives orders."""
 
     def __init__(self, place: TrialEnvironment, folder: Path) -> None:
         self.place = place
@@ -40,7 +40,7 @@ class Worker:
         self.place.expect([Coming(self.kind(name), count) for name, count in coming.items()])
 
     async def series(self, name: str, count: int) -> None:
-        """One order after another, each followed by word of the next."""
+        """Run one order after another, and announce the next during each."""
         for left in range(count - 1, -1, -1):
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.run(name))
@@ -71,7 +71,7 @@ class Worker:
 
 @pytest.fixture
 def world(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> FaultyBackend:
-    """Real sandboxes, with a reset, that are counted."""
+    """Real sandboxes with reset, counted."""
     made = FaultyBackend(backend, resettable=True)
     monkeypatch.setattr(place_module, "make_backend", lambda *_: made)
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
@@ -86,7 +86,7 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
             "environment/Dockerfile": HOST,
             "tests/test.sh": TESTS,
         }
-        # Of different variables, so that no sandbox serves both.
+        # With different variables, so that no sandbox serves both.
         write_task_folder(folder / "tasks" / name, files, f"[environment.env]\nNAME = '{name}'\n")
     config = Config.model_validate(
         {
@@ -125,7 +125,7 @@ async def test_under_reset_orders_of_one_task_share_sandboxes(world: FaultyBacke
         await at_work.series("a", 8)
         assert len(world.started) <= 3
         assert world.resets >= 5
-        await until(lambda: not world.alive)  # nobody waits for another
+        await until(lambda: not world.alive)  # no order is expected any more
     assert not world.alive
 
 
@@ -137,7 +137,7 @@ async def test_what_is_taken_by_an_order_is_not_expected_once_more(
         at_work.expect(a=2)
         await until(lambda: len(world.alive) == 2)
         await at_work.run("a")
-        # The run says nothing: whoever gave the order knows that one less is to come.
+        # Without a new announcement: the worker itself counts the order down.
         await until(lambda: len(world.alive) == 1)
         await at_work.run("a")
         await until(lambda: not world.alive)

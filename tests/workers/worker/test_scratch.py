@@ -1,4 +1,4 @@
-"""Temporary files of workers: they go with them, and after them."""
+"""Temporary files of workers: removed on exit, or after a kill by the next worker."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ with scratch(sys.argv[1]):
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files of this test and of what it starts are."""
+    """The temporary folder of this test and of its child processes."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path

@@ -1,4 +1,4 @@
-"""What is stored is read back from wherever it is, and no other run's; what fails says so."""
+"""Trajectory storage: stored files are read back, runs stay separate, errors have a reason."""
 
 import errno
 import hashlib
@@ -30,7 +30,7 @@ ADDRESS = f"blob:sha256:{NAME};image/png"
 
 @pytest.fixture(params=["own", "folder", "memory"])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a trajectory is that names an image."""
+    """The path of a stored trajectory that refers to an image."""
     run = tmp_path / "run"
     (run / "blobs").mkdir(parents=True)
     (run / "blobs" / NAME).write_bytes(PICTURE)
@@ -63,7 +63,7 @@ def test_only_the_address_of_a_blob_is_read(stored: str, address: str):
 
 
 class Stormy(MemoryFileSystem):
-    """A file system whose errors are of a kind of its own."""
+    """A file system with its own class of errors."""
 
     protocol = "stormy"
     cachable = False
@@ -83,7 +83,7 @@ class Disconnected(Exception):
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Path:
-    """A run's folder of a trial that has a trajectory."""
+    """A run's trial folder with a trajectory."""
     fsspec.register_implementation("stormy", Stormy, clobber=True)
     TrajectoryWriter(tmp_path / "run" / "trial", Opened("s", 0.0, {})).seal([])
     return tmp_path / "run" / "trial"

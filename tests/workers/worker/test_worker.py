@@ -1,4 +1,4 @@
-"""What a worker does with its tickets, and how it ends."""
+"""A worker: its tickets, and the ways in which it ends."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ async def test_a_worker_is_ready_only_when_its_place_is_made(tmp_path: Path):
     async with begun("marking_environment:slow_to_make") as hand:
         hand.tell(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
-        await hand.hear(Beat)  # it beats while its place is made
+        await hand.hear(Beat)  # heartbeats arrive while the environment is made
         assert not any(isinstance(message, Ready) for message in hand.others)
         (tmp_path / "go").touch()
         ready = await hand.hear(Ready)
@@ -48,9 +48,9 @@ async def test_tickets_run_at_the_same_time_and_each_is_answered_once(tmp_path: 
         for number in range(50):
             hand.order(f"t{number}", "sleep 0.5")
         answered = [(await hand.hear(Finished)).result for _ in range(50)]
-        assert time.monotonic() - began < 24  # one after another: 25
+        assert time.monotonic() - began < 24  # in sequence: 25
         await hand.listen(0.3)
-        assert len(hand.others) == 50 + 2  # and a hello, and that it is ready
+        assert len(hand.others) == 50 + 2  # plus a hello and a ready
         assert {result.ticket for result in answered} == {f"t{n}" for n in range(50)}
         assert all(isinstance(result.verdict, Graded) for result in answered)
 
@@ -170,7 +170,9 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
         hand.order("t", "sleep 60")
         await hand.running()
         os.kill(hand.pid, signal.SIGTERM)
-        await hand.hear(Beat, lambda beat: beat.full)  # two that come at once are one
+        await hand.hear(
+            Beat, lambda beat: beat.full
+        )  # two signals at once would be merged into one
         os.kill(hand.pid, signal.SIGTERM)
         assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
@@ -214,7 +216,7 @@ async def test_nobody_is_let_in_whose_key_is_not_admitted():
         with pytest.raises(WorkerError, match=r"does not know .* key, at tcp://127\.0\.0\.1:"):
             await fetch_environment(forged)
         board.forget("worker-1")
-        opening.admit(admitted.public_key)  # too late: a forgotten worker stays out
+        opening.admit(admitted.public_key)  # too late: a forgotten worker is not admitted
         async with WorkerConnection(admitted) as line, asyncio.timeout(60):
             assert await line.broken() == "the run does not know this worker's key"
         with pytest.raises(TimeoutError):
@@ -231,7 +233,7 @@ async def test_a_thousand_sleeping_tickets_do_not_hold_the_loop_up(tmp_path: Pat
         hand.order("probe", "probe 2.5")
         probe = await hand.result("probe")
         print(f"loop lag p99 {probe.phases['p99'] * 1e3:.1f} ms")
-        # 50 ms on a machine that does nothing else; others may use this one too.
+        # 50 ms on an idle machine; this one may be shared.
         assert probe.phases["p99"] < 1
         for number in range(1_000):
             hand.tell(Cancel(f"t{number}", "enough"))
