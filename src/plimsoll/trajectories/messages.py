@@ -20,7 +20,6 @@ __all__ = [
     "Part",
     "Role",
     "Text",
-    "Tool",
     "ToolCall",
     "json_digest",
     "message_digest",
@@ -75,14 +74,6 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def text(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
-
-
-class Tool(msgspec.Struct, frozen=True):
-    """A function that the policy may call."""
-
-    name: str
-    description: str = ""
-    parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 _SIZE = 16
