@@ -63,7 +63,7 @@ def step(run: Accounts) -> None:
 
 @contextlib.contextmanager
 def every_event_durable() -> Generator[None]:
-    """Sync at every write, not only at the begin and the end of a step."""
+    """Sync at every write, not only at the beginning and the end of a step."""
     usual = journal.is_durable
     journal.is_durable = lambda _: True
     try:
@@ -142,8 +142,7 @@ def decisions(batch: int, depth: int) -> dict[str, float]:
 
 
 def long_journal(path: Path, events: int) -> tuple[int, float]:
-    """Write a journal of at least `events` events in bulk. Returns the count and events per
-    second."""
+    """Write a journal of `events` events in bulk. Returns the count and events per second."""
     written: list[tuple[Event, str]] = []
     settings = Settings(batch_groups=64, max_running=1024, depth=1, max_staleness=1)
     run = accounts(settings, lambda event: written.append((event, subject_of(event))))

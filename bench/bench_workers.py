@@ -80,8 +80,7 @@ class Figures:
 
     @property
     def slope(self) -> float | None:
-        """Growth of idle memory per rollout, in megabytes. Imports are done before the first
-        value."""
+        """Growth of idle memory per rollout, in megabytes. The first value includes imports."""
         if len(self.rests) < 2:
             return None
         return statistics.linear_regression(list(self.rests), list(self.rests.values())).slope

@@ -178,8 +178,7 @@ class V1:
         self.worker.__dict__.update(worker.__dict__)
 
     async def run_group(self, uid: str, *tasks: str) -> str:
-        """Run a session for each of these tasks, all of one prompt. Returns verl's view of the
-        group."""
+        """Run a session of one prompt for each of these tasks. Returns verl's view of the group."""
         pending = {"is_prompt": True, "status": "pending", "global_steps": STEP}
         await self._queue.async_kv_put(uid, "train", pending)
         prompt = {"uid": uid, "task": _Mixed(tasks), "agent_name": "plimsoll"}

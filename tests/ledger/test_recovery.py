@@ -214,9 +214,8 @@ def test_a_rollout_that_ran_on_into_a_version_that_was_left_is_not_trained_on():
     run.finish("0-0/0.0", FIRST_VERSION)
     run.accounts.consume(run.choose())
     one = run.accounts.commit()
-    run.finish(
-        "1-0/0.0", FIRST_VERSION, one
-    )  # its head is 0, which stays; its last tokens are of 1
+    # Its head is 0, which stays; its last tokens are of 1.
+    run.finish("1-0/0.0", FIRST_VERSION, one)
     run.recover(FIRST_VERSION)
     assert "1-0" not in run.books.groups
     assert 1 in run.books.pending
@@ -293,8 +292,7 @@ def test_a_rollback_after_a_rollback_goes_back_through_both():
 
 
 def test_only_what_a_step_really_consumed_comes_back():
-    """The first attempt at step 0 was undone, and a smaller second one left no time for the
-    rest."""
+    """The first attempt at step 0 was undone; a smaller second one left no time for the rest."""
     run = Hand()
     run.admit()
     run.start_all()

@@ -122,8 +122,7 @@ class ControllerSocket:
         self._admitted = {key: name for key, name in self._admitted.items() if name != worker}
 
     def send(self, worker: str, message: ToWorker) -> None:
-        """Send without waiting. A message to a dead worker is dropped; its engine reports its
-        end."""
+        """Send without waiting. A message to a dead worker is dropped."""
         if (route := self._routes.get(worker)) is not None:
             _send(self._router, route, _encoder.encode(message))
 
@@ -147,8 +146,7 @@ class ControllerSocket:
             return Received(worker, message)
 
     async def _keep_door(self) -> None:
-        """Authenticate connections: accept the workers with admitted keys, each under its own
-        name."""
+        """Authenticate workers by their admitted keys, each under its own name."""
         while True:
             request = await self._door.recv_multipart()
             version, number, key = request[0], request[1], request[-1]

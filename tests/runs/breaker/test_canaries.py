@@ -47,9 +47,7 @@ def test_a_failed_canary_takes_what_no_good_one_vouches_for():
     for number in range(4):
         canaries.trial_finished(("t", number))
     mark = canaries.canary_started()
-    canaries.trial_finished(
-        ("t", 4)
-    )  # while the canary runs: its success does not cover this trial
+    canaries.trial_finished(("t", 4))  # while the canary runs, so not covered by it
     canaries.canary_passed(mark)
     canaries.trial_finished(("t", 5))
     assert canaries.canary_failed() == (("t", 4), ("t", 5))

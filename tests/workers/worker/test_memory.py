@@ -132,8 +132,7 @@ async def test_memory_does_not_depend_on_how_many_tickets_have_run(tmp_path: Pat
     async with in_hand(marking_spec(tmp_path, trim_seconds=0.1)) as hand:
 
         async def churn(first: int, tickets: int) -> float:
-            """Run tickets, four at once, with histories that grow to 3 MB. Returns the idle
-            memory."""
+            """Run tickets, four at once, with histories of up to 3 MB. Returns the idle memory."""
             for number in range(first, first + tickets):
                 hand.order(f"t{number}", "body 15")
                 if number >= first + 4:

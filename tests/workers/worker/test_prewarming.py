@@ -125,7 +125,7 @@ async def test_under_reset_orders_of_one_task_share_sandboxes(world: FaultyBacke
         await at_work.series("a", 8)
         assert len(world.started) <= 3
         assert world.resets >= 5
-        await until(lambda: not world.alive)  # no order is expected any more
+        await until(lambda: not world.alive)  # no more orders are expected
     assert not world.alive
 
 

@@ -170,9 +170,7 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
         hand.order("t", "sleep 60")
         await hand.running()
         os.kill(hand.pid, signal.SIGTERM)
-        await hand.hear(
-            Beat, lambda beat: beat.full
-        )  # two signals at once would be merged into one
+        await hand.hear(Beat, lambda beat: beat.full)  # two signals at once would be merged
         os.kill(hand.pid, signal.SIGTERM)
         assert await hand.ended(within=30) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}

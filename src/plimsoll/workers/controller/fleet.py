@@ -1,6 +1,6 @@
 """The workers of a run: started, monitored, ended and replaced.
 
-A worker that is not ready, full or ending gets no tickets. A worker that dies, falls silent or
+A worker that is full, ending or not yet ready gets no tickets. A worker that dies, falls silent or
 hangs loses its tickets at once and is replaced. Leaving the fleet leaves no worker behind.
 """
 
@@ -223,9 +223,10 @@ class Fleet:
             self._nobody.set()
 
     def _bury(self, member: Member, exit: Exit) -> None:
-        """Remove a worker that has ended: its tickets are lost and a replacement starts.
+        """Remove a worker that has ended.
 
-        After too many deaths the run fails instead.
+        After an unrequested end its tickets are lost and a replacement starts, unless there were
+        too many deaths. After a requested end they are cancelled.
         """
         self._board.forget(member.worker)
         self.roster.remove(member)
@@ -254,8 +255,7 @@ class Fleet:
             self._spawn(member.placed.kill())
 
     def _ask_to_end(self, member: Member, how: Drain | Stop, within: float) -> None:
-        """Ask a worker to clean up and exit. Before its hello it has nothing to clean up: kill
-        it."""
+        """Ask a worker to clean up and exit. Before its hello there is nothing to clean up."""
         member.phase = Phase.ENDING
         member.left = within if member.left is None else min(within, member.left)
         if member.greeted:
@@ -349,8 +349,7 @@ class Fleet:
         return self._spec.memory_mb or math.inf
 
     def _lose_bare(self, member: Member, rss_mb: float) -> None:
-        """Give up a worker that is above the memory limit while idle: any replacement would be,
-        too."""
+        """Give up a worker whose idle memory is above the limit: a replacement's would be, too."""
         why = f"it takes {rss_mb:.0f} MB before its first ticket; raise memory_mb"
         self._lose(member, f"{why}, which is {self._spec.memory_mb}")
         self._kill(member)

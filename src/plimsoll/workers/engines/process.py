@@ -73,8 +73,7 @@ class WorkerProcess:
         await self.ended()
 
     def _kill_group(self) -> None:
-        """Kill the process group. Its leader is not reaped yet, so the group id cannot be
-        reused."""
+        """Kill the process group. Its leader is not reaped yet, so the id cannot be reused."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

@@ -1,6 +1,6 @@
 """The sandbox pool of a worker, and prewarming: sandboxes started before their trials.
 
-The controller tells each worker which orders come next. Each announcement replaces the previous
+The controller announces the next orders to each worker. Each announcement replaces the previous
 one, and an order that arrives takes over the sandbox expected for it. So no sandbox stays reserved
 for an order that never comes.
 """

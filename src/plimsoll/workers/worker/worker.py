@@ -219,8 +219,7 @@ class Worker:
                 assert_never(message)
 
     def _drain(self, grace: float) -> None:
-        """Take no more tickets and exit when the running ones end; cancel them after `grace`
-        seconds."""
+        """Exit when the running tickets end; cancel them after `grace` seconds. Takes no more."""
         if self._tickets is None:
             self._stop(self._verdict)
             return
