@@ -122,7 +122,7 @@ class ControllerSocket:
         self._admitted = {key: name for key, name in self._admitted.items() if name != worker}
 
     def send(self, worker: str, message: ToWorker) -> None:
-        """Send without waiting. A message to a dead worker is dropped."""
+        """Send without waiting. Messages to a dead worker are dropped; its engine reports it."""
         if (route := self._routes.get(worker)) is not None:
             _send(self._router, route, _encoder.encode(message))
 

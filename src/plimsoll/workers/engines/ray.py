@@ -58,7 +58,7 @@ class RayOptions:
     labels: dict[str, str] = field(default_factory=dict[str, str])
     """Required labels of its node."""
     run: str = ""
-    """The owner of the temporary files of a cluster that is started."""
+    """The run that owns the temporary files of a cluster started for it."""
 
     def placement(self) -> dict[str, Any]:
         """The placement as options of Ray."""

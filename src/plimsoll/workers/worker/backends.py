@@ -111,7 +111,7 @@ def docker_options(config: Config) -> "DockerOptions":
 
 
 class CountingBackend:
-    """A backend that counts its sandboxes until they are released."""
+    """A backend that counts its sandboxes for as long as they are referenced."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
