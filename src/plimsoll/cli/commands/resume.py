@@ -43,6 +43,7 @@ def command(run: str, keep_going: bool, as_json: bool) -> int:
             pass
         case other:
             raise UsageError(
-                f"{directory.path} is driven by {other}: start its trainer again, which resumes it"
+                f"{directory.path} was driven by {other} and cannot be resumed here: start the "
+                "trainer again, with another output folder"
             )
     return start_run(directory.config, out=directory.path, keep_going=keep_going, as_json=as_json)

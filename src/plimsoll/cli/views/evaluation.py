@@ -226,20 +226,23 @@ def _spent(evaluation: TrialSetRun, interrupted: bool) -> str:
     if interrupted:
         return (
             f"interrupted after {duration(seconds)}: {done:,} of {total:,} trials finished "
-            f"and are kept; the others do not count · continue: {_resume(evaluation.directory)}"
+            f"and are kept; the others do not count{_resume(evaluation.directory)}"
         )
     rate = 60 * done / seconds if seconds > 0 else 0.0
     if done < total:
         return (
-            f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run · "
-            f"continue: {_resume(evaluation.directory)}"
+            f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run"
+            f"{_resume(evaluation.directory)}"
         )
     noun = "trial" if done == 1 else "trials"
     return f"{done:,} {noun} in {duration(seconds)} · {rate:,.0f} trials/min"
 
 
 def _resume(directory: RunDirectory) -> str:
-    return shlex.join(("plimsoll", "resume", str(directory.path)))
+    """The command that continues; empty if nothing was started, which leaves no directory."""
+    if not directory.path.exists():
+        return ""
+    return f" · continue: {shlex.join(('plimsoll', 'resume', str(directory.path)))}"
 
 
 def _see(tally: Tally, directory: RunDirectory) -> str:
