@@ -29,7 +29,7 @@ def said(result: object) -> dict[str, int]:
 async def test_workers_are_told_what_comes_and_that_it_does_not_any_more(engine: Engine):
     async with Supervisor(engine, spec(concurrency=2), number=1) as supervisor:
         await supervisor.wait_ready()
-        assert supervisor.places == 2
+        assert supervisor.slots == 2
         supervisor.expect([A, A, A])
         assert said(await supervisor.run(order("t1", "coming"))) == {"a": 2}
         supervisor.expect([])
@@ -39,7 +39,7 @@ async def test_workers_are_told_what_comes_and_that_it_does_not_any_more(engine:
 async def test_of_equally_busy_workers_the_one_that_expects_an_order_gets_it(engine: Engine):
     asked = Kind("coming")
     async with Supervisor(engine, spec(concurrency=2), number=2) as supervisor:
-        await until(lambda: supervisor.places == 4, 60)
+        await until(lambda: supervisor.slots == 4, 60)
         supervisor.expect([A, asked])
         assert said(await supervisor.run(order("t1", "coming"))) == {"coming": 1}
 
@@ -48,12 +48,12 @@ async def test_a_warning_of_two_workers_is_said_once_and_before_the_tickets_end(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ):
     async with Supervisor(engine, spec(concurrency=1), number=2) as supervisor:
-        await until(lambda: supervisor.places == 2, 60)
+        await until(lambda: supervisor.slots == 2, 60)
         # Both at once, so that each worker runs one.
         both = [supervisor.run(order(f"t{n}", "warn no limit on storage")) for n in range(2)]
         await asyncio.gather(*both)
         assert {status.finished for status in supervisor.status()} == {1}
-        assert supervisor.gathered.warnings == ["no limit on storage"]
+        assert supervisor.reports.warnings == ["no limit on storage"]
     assert caplog.messages.count("no limit on storage") == 1
 
 
@@ -66,7 +66,7 @@ async def test_what_a_killed_worker_measured_is_not_lost():
         os.kill(pid_of(supervisor.status()[0].where), signal.SIGKILL)
         assert isinstance((await lost).verdict, Void)
         await supervisor.run(order("t3", "warn it is slow"))
-        assert supervisor.gathered.meter.stats(Reuse.FRESH).hits == 2
+        assert supervisor.reports.meter.stats(Reuse.FRESH).hits == 2
 
 
 async def test_one_that_takes_no_more_keeps_nothing_ready(tmp_path: Path):

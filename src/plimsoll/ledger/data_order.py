@@ -84,7 +84,7 @@ class DataOrder:
 
     def _order(self, epoch: int) -> tuple[str, ...]:
         # By a digest of each name alone: adding or removing a task moves no other.
-        def place(task: str) -> bytes:
+        def sort_key(task: str) -> bytes:
             return hashlib.blake2b(f"{self._seed}:{epoch}:{task}".encode()).digest()
 
-        return tuple(sorted(self._tasks, key=place))
+        return tuple(sorted(self._tasks, key=sort_key))

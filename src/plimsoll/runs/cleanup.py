@@ -153,11 +153,11 @@ def choose_expired(stock: Stock) -> Choice:
 def choose_all(stock: Stock) -> Choice:
     """All resources, shared ones too, except those in use or still being made."""
 
-    def wanted(item: Resource) -> bool:
+    def is_chosen(item: Resource) -> bool:
         labels = item.labels
         return bool(labels.run) or labels.expires < stock.now or not is_alive(labels.owner)
 
-    return _choose(stock, wanted)
+    return _choose(stock, is_chosen)
 
 
 def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
@@ -190,12 +190,12 @@ def of_others(living: Iterable[Owner], own: int) -> list[Owner]:
     return here if len(here) > own else []
 
 
-def _choose(stock: Stock, wanted: Callable[[Resource], bool]) -> Choice:
+def _choose(stock: Stock, is_chosen: Callable[[Resource], bool]) -> Choice:
     going: list[Shelf] = []
     left: list[Left] = []
     for shelf in stock.shelves:
         chosen = sorted(
-            filter(wanted, shelf.items), key=lambda item: RESOURCE_KINDS.index(item.kind)
+            filter(is_chosen, shelf.items), key=lambda item: RESOURCE_KINDS.index(item.kind)
         )
         kept = in_use(chosen)
         going.append(Shelf(shelf.inventory, tuple(i for i in chosen if i not in kept)))

@@ -58,7 +58,7 @@ def find_run(name: str) -> RunDirectory:
                 f"and cannot be stopped or resumed; see: {look}"
             )
         said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
-        raise UsageError(f"{said}; {_known()}")
+        raise UsageError(f"{said}; {_runs_here()}")
     return found
 
 
@@ -67,7 +67,7 @@ def look_for_run(name: str) -> RunDirectory | None:
 
     Raises if the name is ambiguous.
     """
-    found = [path for path in _places(name) if (path / CONFIG).is_file() and has_ledger(path)]
+    found = [path for path in _candidates(name) if (path / CONFIG).is_file() and has_ledger(path)]
     if len({path.resolve() for path in found}) > 1:
         raise UsageError(f"{name!r} is two runs: say ./{found[0]} or {found[1]}")
     return RunDirectory(found[0]) if found else None
@@ -76,7 +76,7 @@ def look_for_run(name: str) -> RunDirectory | None:
 def look_for_evaluation(name: str) -> RunDirectory | None:
     """The evaluation with this name: a directory with results and no ledger; None if there is
     none."""
-    for path in _places(name):
+    for path in _candidates(name):
         directory = RunDirectory(path)
         has_results = directory.results.is_file() and directory.trials.is_dir()
         if has_results and not has_ledger(path):
@@ -84,7 +84,7 @@ def look_for_evaluation(name: str) -> RunDirectory | None:
     return None
 
 
-def _places(name: str) -> tuple[Path, ...]:
+def _candidates(name: str) -> tuple[Path, ...]:
     if not name.strip():
         return ()
     return (Path(name),) if "/" in name else (Path(name), RUNS / name)
@@ -202,7 +202,7 @@ def _ends(process: int, *, within: float) -> bool:
     return bool(select.select([process], [], [], within)[0])
 
 
-def _known() -> str:
+def _runs_here() -> str:
     names = sorted(path.parent.name for path in RUNS.glob(f"*/{CONFIG}"))
     shown = ", ".join(names[-_SHOWN_RUNS:])
     more = f" and {len(names) - _SHOWN_RUNS:,} more" if len(names) > _SHOWN_RUNS else ""

@@ -241,7 +241,7 @@ EVALUATION = ["evaluation possible", "training   not possible"]
         ),
         (
             ServerFeatures(stream_ids=False),
-            ["streams    without all token ids", "training   possible", "to change  nothing"],
+            ["streams    token ids are incomplete", "training   possible", "to change  nothing"],
             True,
         ),
         (

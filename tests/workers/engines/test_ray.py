@@ -139,7 +139,7 @@ def one_that_waits(supervisor: Supervisor) -> WorkerStatus:
 
 
 def pass_time(supervisor: Supervisor, worker: str, seconds: float) -> None:
-    member = supervisor._crew.roster.find(worker)
+    member = supervisor._fleet.roster.find(worker)
     assert member is not None
     member.pass_time(seconds)
 

@@ -45,9 +45,9 @@ def test_what_was_asked_for_comes_before_the_config_and_that_before_what_is_usua
 def test_the_config_bounds_the_pool():
     config = PoolConfig(reuse="reset", uses=7, ahead=1)
     options = make_pool(LocalBackend(), config, reuse=None, concurrency=4).options
-    assert (options.uses, options.most_idle, options.most_alive) == (7, 1, 5)
+    assert (options.uses, options.max_idle, options.max_alive) == (7, 1, 5)
     usual = make_pool(LocalBackend(), PoolConfig(), reuse="fresh", concurrency=4).options
-    assert (usual.uses, usual.most_idle, usual.most_alive) == (50, 4, 8)
+    assert (usual.uses, usual.max_idle, usual.max_alive) == (50, 4, 8)
 
 
 def test_without_a_pool_nothing_is_started_ahead_and_nothing_is_measured():

@@ -45,10 +45,10 @@ class ReadyQueue:
         now = None if group.training else (group.head.number, group.final)
         if now != before:
             self._displace(group, before)
-            self._place(group, now)
+            self._insert(group, now)
             self._where[group.id] = now
 
-    def _place(self, group: Group, where: tuple[int, bool] | None) -> None:
+    def _insert(self, group: Group, where: tuple[int, bool] | None) -> None:
         if where is None:
             return
         head, ready = where

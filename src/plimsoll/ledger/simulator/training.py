@@ -273,7 +273,7 @@ class Training:
                 self._fail("an evaluation used up room of training")
 
     def _launch(self, ticket: str) -> None:
-        rng = chance(self.plan.seed, *_place(ticket))
+        rng = chance(self.plan.seed, *_duration_seed(ticket))
         version = self.accounts.books.version
         self._running[ticket] = (self._now, version)
         takes = draw(self.plan.durations, rng)
@@ -350,7 +350,7 @@ def _next(version: Version) -> Version:
     return Version(version.lineage, version.number + 1)
 
 
-def _place(ticket: str) -> tuple[object, ...]:
+def _duration_seed(ticket: str) -> tuple[object, ...]:
     """The seed of a rollout's duration: the same for the first try under every rule."""
     group, place, attempt = split_ticket(ticket) or (ticket, 0, 0)
     prompt, _, again = group.rpartition("-")

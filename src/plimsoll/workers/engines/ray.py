@@ -160,7 +160,7 @@ class RayWorker:
 
     async def _live(self, opening: Opening) -> None:
         try:
-            public_key = await self._place(opening.invitation)
+            public_key = await self._start_actor(opening.invitation)
             self._is_placed = True
             self._where = "on a node, about to start"
             opening.admit(public_key)
@@ -171,7 +171,7 @@ class RayWorker:
         finally:
             self._ray.kill(self._actor)
 
-    async def _place(self, invitation: Invitation) -> str:
+    async def _start_actor(self, invitation: Invitation) -> str:
         """Wait until the actor is on a node and answers, without a time limit."""
         answer: asyncio.Future[str] = asyncio.ensure_future(self._actor.accept.remote(invitation))
         try:

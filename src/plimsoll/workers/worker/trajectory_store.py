@@ -249,12 +249,12 @@ class TrajectoryStore:
         if self._own is not None:
             return f"{TRAJECTORIES}/{_link(file, self._own / TRAJECTORIES, name)}"
         self._put_blobs(blobs)
-        free = next(one for one in _names(name) if not self._storage.exists(self._place(one)))
+        free = next(one for one in _names(name) if not self._storage.exists(self._stored_path(one)))
         self._put(file, f"{TRAJECTORIES}/{free}")
         file.unlink()
         return f"{self._url}/{TRAJECTORIES}/{free}"
 
-    def _place(self, name: str) -> str:
+    def _stored_path(self, name: str) -> str:
         return f"{self._root}/{TRAJECTORIES}/{name}"
 
     def _why(self, error: Exception, name: str) -> str:
