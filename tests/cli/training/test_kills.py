@@ -107,7 +107,9 @@ def test_a_training_that_is_killed_comes_to_the_same_weights(
         assert told["rewards"] == wanted["rewards"]
         found = final_weights(tmp_path / run)
         for name, tensor in final_weights(tmp_path / "calm").items():
-            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
+            # Answers are generated in other batches after a kill: their log probabilities differ
+            # by float error, which Adam enlarges. A step moves a weight by up to 0.01.
+            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4)
 
 
 def test_a_training_that_runs_ahead_loses_nothing_when_it_is_killed(
