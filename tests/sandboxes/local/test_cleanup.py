@@ -479,7 +479,8 @@ async def test_subgroups_of_a_sandbox_are_removed(
     made = await backend.create(image, spec(limits=Limits(pids=50)))
     await made.exec("sleep 600 & true")
     pid = await _started(made, "sleep")
-    (group,) = {x for x in Path("/sys/fs/cgroup").rglob(f"plimsoll-{made.id}") if "pids" in str(x)}
+    groups = [Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup") if "pids" in folder]
+    (group,) = [group for group in groups if group.name == f"plimsoll-{made.id}"]
     (group / "below/deeper").mkdir(parents=True)
     (group / "below/deeper/cgroup.procs").write_text(str(pid))
     await made.close()

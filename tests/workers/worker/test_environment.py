@@ -14,13 +14,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from helpers import HOST, long_time, processes_with, write_task_folder
 from plimsoll.config.file import Config
-from plimsoll.core.errors import PolicyError, TrajectoryGone, UsageError
+from plimsoll.core.errors import PolicyError, TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.sessions.pending_request import PendingRequest
 from plimsoll.ledger.events import Segment
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.testing.waiting import until
 from plimsoll.trajectories.graph import Graph
+from plimsoll.trajectories.holding import GroupHolding, Holding, Loan
 from plimsoll.trajectories.trajectory import Trajectory
 from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.messages import EnvironmentOptions, Finished, FromWorker, Order, Result
@@ -41,7 +42,7 @@ run = "{command}"
 submit = true
 text = "Done."
 """
-HELD = (PendingRequest, Graph, Trajectory)
+HELD = (PendingRequest, Graph, Trajectory, Holding, Loan)
 """Types that hold bodies, messages or tokens."""
 
 
@@ -259,3 +260,28 @@ async def test_a_policy_that_nobody_serves_is_said_when_the_place_is_made(settin
     with pytest.raises(UsageError, match=r"storage\.trajectories"):
         async with setting.place(storage={"trajectories": "no-such-scheme://x"}):
             pass
+
+
+async def test_scoring_that_starts_a_task_still_finds_its_parent(setting: Setting):
+    """A group's scoring holds what it needs; what it lends keeps nothing alive."""
+
+    async def child(loan: Loan) -> int:
+        await asyncio.sleep(0.01)
+        return len(loan.trajectory.exchanges)
+
+    async with setting.place() as place:
+        results = [await place.run(setting.order(f"g/{n}")) for n in range(2)]
+        with no_collections():
+            loans: list[Loan] = []
+            with GroupHolding() as group:
+                for result in results:
+                    with Holding(read_stored(setting.stored(result))) as rollout:
+                        loans.append(group.adopt(rollout))
+                del rollout
+                async with asyncio.TaskGroup() as tasks:
+                    found = [tasks.create_task(child(loan)) for loan in loans]
+                assert [one.result() for one in found] == [2, 2]
+            with pytest.raises(TrajectoryError, match="has left memory"):
+                await child(loans[0])
+            del group, loans, found, tasks
+            check_released(place)
