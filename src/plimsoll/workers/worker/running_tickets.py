@@ -87,8 +87,10 @@ class RunningTickets:
             verdict = given_up or Void(Cause.BUG, "the ticket was cancelled by nobody")
         elif (error := task.exception()) is not None:
             # The boundary: an exception of the runner becomes a void verdict.
-            logger.error("ticket %s failed\n%s", ticket, "".join(traceback.format_exception(error)))
             verdict = void_of(error, Path(order.folder) if order.folder else None)
+            if verdict.cause is Cause.BUG:
+                trace = "".join(traceback.format_exception(error))
+                logger.error("ticket %s failed\n%s", ticket, trace)
         else:
             self._send(Finished(task.result()))
             return
