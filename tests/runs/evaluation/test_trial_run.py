@@ -109,9 +109,11 @@ async def test_a_void_trial_is_retried_by_the_table_of_causes_and_its_last_try_i
 async def test_cancelled_it_waits_for_clean_up_keeps_what_finished_and_resumes_the_rest(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    begun: list[str] = []
     cleaned: list[str] = []
 
     async def trial(order: Order) -> Verdict:
+        begun.append(order.name)
         if order.name == "a":
             return ONE
         try:
@@ -124,7 +126,9 @@ async def test_cancelled_it_waits_for_clean_up_keeps_what_finished_and_resumes_t
     tasks, out = make_tasks("a", "b", "c", "d"), tmp_path / "run"
     run, _ = evaluation(monkeypatch, tasks, trial, out)
     running = asyncio.create_task(run.run())
-    await until(lambda: {one.label for one in run.running} == {"b.1", "c.1"})
+    # A trial is listed as running before its coroutine has begun, and then it has nothing to clean.
+    await until(lambda: begun == ["a", "b", "c"] and run.tally.trials == 1)
+    assert {one.label for one in run.running} == {"b.1", "c.1"}
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
