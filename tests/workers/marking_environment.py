@@ -29,7 +29,7 @@ BODY = 200 << 10
 
 
 class MarkingEnvironment:
-    """Sleeps, waits for a file, blocks its loop, leaks, raises, or cleans up slowly."""
+    """Sleeps, waits for a file, blocks its loop or a thread, leaks, raises, or cleans up slowly."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,6 +63,9 @@ class MarkingEnvironment:
                 await _there(self._folder / about)
             case "block":
                 time.sleep(float(about))  # noqa: ASYNC251 - a blocked loop is the point
+            case "thread":
+                # The loop is free; asyncio waits for the thread after the worker has cleaned up.
+                await asyncio.to_thread(time.sleep, float(about))
             case "leak":
                 self._leak.append(os.urandom(1 << 20) * int(about))
             case "body":

@@ -1,18 +1,27 @@
 """Heartbeats arrive while the loop is blocked, and no worker outlives its run."""
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from worker_in_hand import begun, in_hand, marking_spec
 
 from plimsoll.testing.waiting import until
+from plimsoll.workers.channel import ControllerSocket
+from plimsoll.workers.engines.process import ProcessEngine
+from plimsoll.workers.engines.protocol import Credentials
 from plimsoll.workers.messages import Beat, Begin, Ready
 from plimsoll.workers.worker.heartbeat import LoopLag
+
+LONG = 150
+"""Seconds for a worker to end, on a busy machine."""
 
 
 async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
@@ -81,7 +90,7 @@ async def test_a_worker_whose_run_is_gone_cleans_up_and_ends_by_itself(tmp_path:
         hand.order("t", "sleep 60")
         await hand.running()
         await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=30) == "exit 3"
+        assert await hand.ended(within=LONG) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
@@ -90,13 +99,58 @@ async def test_a_worker_whose_loop_hangs_does_not_outlive_its_run(tmp_path: Path
         hand.order("t", "block 60")
         await hand.hear(Beat, lambda beat: beat.lag > 0.5)
         await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=40) == "exit 1"
+        assert await hand.ended(within=LONG) == "exit 1"
+
+
+@pytest.mark.slow
+async def test_a_worker_that_hangs_after_its_last_heartbeat_does_not_outlive_its_run(
+    tmp_path: Path,
+):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "thread 600")
+        await hand.running()
+        await hand.board.__aexit__(None, None, None)
+        assert await hand.ended(within=LONG) == f"killed by signal {signal.SIGALRM.value}"
+        assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
+
+
+async def test_a_worker_that_cleans_up_slowly_is_given_time(tmp_path: Path):
+    async with in_hand(marking_spec(tmp_path)) as hand:
+        hand.order("t", "stubborn 3")
+        await hand.running()
+        await hand.board.__aexit__(None, None, None)
+        assert await hand.ended(within=LONG) == "exit 3"
+        assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
+
+
+async def test_a_worker_whose_starter_dies_during_its_start_ends_while_the_run_lives_on():
+    """As when a Ray actor dies: the run forgets the worker, and never answers it."""
+    async with ControllerSocket("127.0.0.1") as board:
+        opening = board.open("worker-1", {})
+        credentials = Credentials.make(opening.invitation)
+        opening.admit(credentials.public_key)
+        argv = [sys.executable, __file__, "--start-only"]
+        starter = await asyncio.create_subprocess_exec(
+            *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_with_test_modules()
+        )
+        assert starter.stdin is not None and starter.stdout is not None
+        starter.stdin.write(msgspec.json.encode(credentials))
+        starter.stdin.close()
+        worker = int(await starter.stdout.readline())
+        starter.kill()
+        await starter.wait()
+        try:
+            os.kill(worker, signal.SIGCONT)
+            await until(lambda: not _runs(worker), LONG)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 async def test_a_worker_that_was_told_nothing_yet_ends_with_its_run():
     async with begun() as hand:
         await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=30) == "exit 3"
+        assert await hand.ended(within=LONG) == "exit 3"
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its place"])
@@ -104,18 +158,22 @@ def test_killing_the_controller_ends_its_worker(tmp_path: Path, busy: bool):
     """The controller is another process, so that it can be killed."""
     maker = "marking_environment:slow_to_make" if busy else "marking_environment:marking"
     argv = [sys.executable, __file__, str(tmp_path), maker]
-    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+        argv, stdout=subprocess.PIPE, text=True, env=_with_test_modules()
     ) as controller:
         assert controller.stdout is not None
         worker = int(controller.stdout.readline())
         controller.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LONG
     while _runs(worker):
         assert time.monotonic() < deadline, "the worker outlives its run"
         time.sleep(0.02)
     assert (tmp_path / "left").exists()
+
+
+def _with_test_modules() -> dict[str, str]:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _runs(pid: int) -> bool:
@@ -138,5 +196,17 @@ async def _control(folder: Path, maker: str) -> None:
         await asyncio.sleep(60)
 
 
+async def _start_only() -> None:
+    """Start a worker that is stopped before it has run a line of its own."""
+    credentials = msgspec.json.decode(sys.stdin.buffer.read(), type=Credentials)
+    worker = ProcessEngine().launch(credentials, {}).where.removeprefix("pid ")
+    os.kill(int(worker), signal.SIGSTOP)
+    print(worker, flush=True)
+    await asyncio.sleep(600)
+
+
 if __name__ == "__main__":
-    asyncio.run(_control(Path(sys.argv[1]), sys.argv[2]))
+    if sys.argv[1] == "--start-only":
+        asyncio.run(_start_only())
+    else:
+        asyncio.run(_control(Path(sys.argv[1]), sys.argv[2]))

@@ -187,7 +187,7 @@ def _end_now(process: "subprocess.Popen[bytes]") -> None:
 
 def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        _COMMAND,
+        (*_COMMAND, str(os.getpid())),
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,

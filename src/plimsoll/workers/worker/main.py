@@ -1,4 +1,4 @@
-"""The entry point of a worker process.
+"""The entry point of a worker process. Its argument is the pid of the process that starts it.
 
 Credentials come by standard input: other users can read arguments.
 """
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import os
 import signal
 import sys
 
@@ -30,23 +31,30 @@ def main() -> int:
     except msgspec.DecodeError as error:
         print(f"a worker is started by its run, with its credentials: {error}", file=sys.stderr)
         return 2
-    return asyncio.run(_work(credentials))
+    return asyncio.run(_work(credentials, parent=int(sys.argv[1])))
 
 
-async def _work(credentials: Credentials) -> int:
+async def _work(credentials: Credentials, parent: int) -> int:
     worker = Worker(credentials)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, worker.terminate)
     loop.add_signal_handler(signal.SIGHUP, worker.orphan)
-    _die_with_parent()
+    _die_with_parent(parent)
     return await worker.run()
 
 
-def _die_with_parent() -> None:
-    """Request SIGHUP when the parent dies; without prctl, the broken connection ends the worker."""
+def _die_with_parent(parent: int) -> None:
+    """Get SIGHUP when the parent dies, even if it died just before this call.
+
+    Without prctl, the broken connection ends the worker.
+    """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
+    # A Ray actor may die while this process is being started, and its run live on: the run has
+    # forgotten this worker then, and would leave it without an answer.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGHUP)
 
 
 if __name__ == "__main__":
