@@ -155,7 +155,7 @@ async def test_workers_do_not_outlive_a_run_that_is_killed(
     before = mark.processes().keys()
     async with run_apart(address, task) as run:
         run.kill()
-    await until(lambda: not workers_of(mark) - before, 30)
+    await until(lambda: not workers_of(mark) - before, 120)
 
 
 def workers_of(mark: Mark) -> set[int]:

@@ -68,7 +68,7 @@ class Hand:
         self, kind: type[Message], fits: Callable[[Message], bool] = lambda _: True
     ) -> Message:
         """The next message of a type. Others are kept."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 message = (await self.board.receive()).message
                 if isinstance(message, Beat):

@@ -101,7 +101,7 @@ class Chaos:
     def _end(self, process: "subprocess.Popen[str]") -> None:
         sign = self._random.choices([signal.SIGKILL, signal.SIGTERM], [3, 1])[0]
         process.send_signal(sign)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode in ENDINGS[sign], out + err
         self.done["controller"] += 1
 
@@ -154,7 +154,7 @@ def sockets(folder: Path) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.timeout(SECONDS + 600)
+@pytest.mark.timeout(SECONDS + 1500)
 def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_left(
     cluster: Any,
     write_task: Callable[..., Path],
@@ -184,7 +184,8 @@ def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_
     assert set(told["void"]) <= {"lost", "cancelled"}
     assert told["void"]["lost"]
     checked(plimsoll, "runs/night")
-    wait_until_gone(mark, "plimsoll")
+    # Not "plimsoll" alone: Ray's processes live on, and may have it in the paths of their commands.
+    wait_until_gone(mark, "-m plimsoll")
     assert processes_with(word) == []
     assert no_sandbox(tmp_path)
     assert list((tmp_path / "tmp").iterdir()) == []
