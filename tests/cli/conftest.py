@@ -92,7 +92,7 @@ def plimsoll(
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         process = start(*args)
-        out, err = process.communicate(timeout=280)
+        out, err = process.communicate(timeout=240)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     return run

@@ -66,7 +66,7 @@ def wait_for(
     holds: Callable[[], object],
     process: subprocess.Popen[str] | None = None,
     *,
-    within: float = 300,
+    within: float = 240,
 ) -> None:
     """Wait until something is so; fail with what a process said where it ends before."""
     deadline = time.monotonic() + within
@@ -77,7 +77,7 @@ def wait_for(
         time.sleep(0.02)
 
 
-def wait_until_gone(mark: str, word: str, *, within: float = 300) -> None:
+def wait_until_gone(mark: str, word: str, *, within: float = 240) -> None:
     """Wait until no marked process has a word in its command line; fail with their threads."""
     deadline = time.monotonic() + within
     while left := {pid: what for pid, what in marked(mark).items() if word in what}:
