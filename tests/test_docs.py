@@ -112,7 +112,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path):
 
 
 @each_page
-def test_code_blocks_say_their_language(page: Path):
+def test_code_blocks_name_their_language(page: Path):
     unknown = [
         f"{named(page)}:{block.line}: {block.language or 'none'}"
         for block in blocks_of(page.read_text())

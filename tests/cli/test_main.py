@@ -27,7 +27,7 @@ print("loaded:", sorted(heavy))
 """
 
 
-def test_help_loads_nothing_heavy():
+def test_help_imports_no_heavy_library():
     for args in (["--help"], ["eval", "--help"], ["--version"]):
         ended = subprocess.run(
             [sys.executable, "-c", LOADED.format(args=args)],
@@ -46,7 +46,7 @@ def test_help_names_the_commands_and_the_exit_statuses(plimsoll: Plimsoll):
     assert "one for each core, at least 2" in said
 
 
-def test_every_command_says_what_its_exit_status_means():
+def test_every_command_explains_its_exit_status():
     commands = [importlib.import_module(module).command for module in COMMANDS.values()]
     groups = [command for command in commands if isinstance(command, click.Group)]
     commands += [below for group in groups for below in group.commands.values()]
@@ -60,13 +60,13 @@ def test_without_a_command_it_shows_its_help_as_bad_usage(plimsoll: Plimsoll):
     assert ended.stderr.startswith("Usage: plimsoll")
 
 
-def test_an_unknown_command_says_where_help_is(plimsoll: Plimsoll):
+def test_an_unknown_command_points_to_the_help(plimsoll: Plimsoll):
     ended = plimsoll("evil")
     assert ended.returncode == 2
     assert ended.stderr == "plimsoll: No such command 'evil'.\ntry: plimsoll --help\n"
 
 
-def test_a_reader_that_went_away_is_no_trace(tmp_path: Path):
+def test_a_closed_reader_causes_no_stack_trace(tmp_path: Path):
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -83,7 +83,9 @@ def test_a_reader_that_went_away_is_no_trace(tmp_path: Path):
 
 
 @pytest.mark.parametrize("words", [["config"], ["config", "--json"], ["simulate", "--steps", "2"]])
-def test_a_full_disk_under_stdout_is_a_line_and_no_trace(tmp_path: Path, words: list[str]):
+def test_a_full_disk_under_stdout_is_one_line_without_a_stack_trace(
+    tmp_path: Path, words: list[str]
+):
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "plimsoll", *words],
@@ -96,7 +98,7 @@ def test_a_full_disk_under_stdout_is_a_line_and_no_trace(tmp_path: Path, words: 
     assert (ended.returncode, ended.stderr) == (1, told)
 
 
-def test_a_terminal_without_these_letters_is_no_trace_and_data_stay_utf_8(tmp_path: Path):
+def test_an_ascii_terminal_causes_no_stack_trace_and_data_stay_utf_8(tmp_path: Path):
     def run(*words: str) -> bytes:
         ended = subprocess.run(
             [sys.executable, "-m", "plimsoll", *words],

@@ -8,7 +8,7 @@ import pytest
 from plimsoll.integrations.loop_thread import LoopThread
 
 
-def test_what_a_coroutine_returns_and_raises_reaches_the_caller():
+def test_results_and_exceptions_of_a_coroutine_reach_the_caller():
     async def half(number: int) -> float:
         await asyncio.sleep(0)
         return number / 2
@@ -22,7 +22,7 @@ def test_what_a_coroutine_returns_and_raises_reaches_the_caller():
             loop.run(fails())
 
 
-def test_leaving_it_cancels_what_runs_and_ends_its_thread():
+def test_closing_the_loop_cancels_running_coroutines_and_ends_its_thread():
     ended = []
 
     async def start() -> "asyncio.Task[None]":

@@ -53,7 +53,7 @@ async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path
     assert {v for v in sample.versions if v is not None} == {Version(0, 7)}
 
 
-async def test_the_policys_key_is_in_no_file_of_the_run(tmp_path, home):
+async def test_the_key_of_the_policy_is_in_no_file_of_the_run(tmp_path, home):
     key = f"hush-{secrets.token_hex(8)}"
     config = write_config(tmp_path, home, "touch")
     async with trials_of(config, tmp_path / "run", key=key) as (trials, _):
@@ -74,7 +74,7 @@ async def test_a_void_trial_is_tried_again_and_never_becomes_a_number(tmp_path, 
     assert {row.reward for row in tried} == {None}
 
 
-async def test_a_trial_whose_policy_failed_is_graded_when_it_answers_again(tmp_path, home):
+async def test_a_trial_is_graded_once_its_failed_policy_answers_again(tmp_path, home):
     config = write_config(tmp_path, home, "touch")
     async with trials_of(config, tmp_path / "run") as (trials, server):
         server.faults.extend([401])
@@ -83,7 +83,7 @@ async def test_a_trial_whose_policy_failed_is_graded_when_it_answers_again(tmp_p
     assert [row.cause for row in read_rows(tmp_path / "run")] == [Cause.POLICY, None]
 
 
-async def test_a_start_with_nothing_but_voids_trips_the_breaker(tmp_path, home):
+async def test_a_start_with_only_void_trials_trips_the_breaker(tmp_path, home):
     config = write_config(tmp_path, home, "broken", concurrency=8)
     async with trials_of(config, tmp_path / "run") as (trials, _):
         with pytest.raises(TrainingError, match=r"the breaker tripped .*keep_going=True"):
@@ -91,7 +91,7 @@ async def test_a_start_with_nothing_but_voids_trips_the_breaker(tmp_path, home):
                 await trials.run("broken", str(call))
 
 
-async def test_a_task_that_is_not_there_is_named(tmp_path, home):
+async def test_a_missing_task_is_named(tmp_path, home):
     config = write_config(tmp_path, home, "touch")
     async with trials_of(config, tmp_path / "run") as (trials, _):
         assert trials.tasks == ["touch"]

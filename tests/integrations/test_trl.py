@@ -129,7 +129,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, model: Path, home: Path) -
     return Trained(trainer.seen, rows, logs, workers)
 
 
-def test_the_tokens_that_trl_trains_on_are_those_that_the_policy_sampled(trained: Trained):
+def test_trl_trains_on_the_tokens_that_the_policy_sampled(trained: Trained):
     assert len(trained.seen) == STEPS
     for call, made in enumerate(trained.seen, 1):
         for place, task in enumerate(row["prompt"] for row in made["inputs"]):
@@ -145,7 +145,7 @@ def test_the_tokens_that_trl_trains_on_are_those_that_the_policy_sampled(trained
             assert sum(mask.tolist()) == sum(sample.mask) > 0
 
 
-def test_each_step_is_generated_with_the_weights_that_it_starts_from(trained: Trained):
+def test_each_step_is_generated_with_its_initial_weights(trained: Trained):
     for call, made in enumerate(trained.seen, 1):
         mask = (made["completion_mask"] * made["tool_mask"]).bool()
         apart = (made["sampling_per_token_logps"] - made["now"])[mask].abs()
@@ -159,7 +159,7 @@ def test_each_step_is_generated_with_the_weights_that_it_starts_from(trained: Tr
     assert before.shape != after.shape or not torch.equal(before, after)
 
 
-def test_rewards_are_the_verdicts(trained: Trained):
+def test_rewards_equal_the_verdicts(trained: Trained):
     graded = 0
     for call, made in enumerate(trained.seen, 1):
         for place, reward in enumerate(made["rewards"]):
@@ -168,7 +168,7 @@ def test_rewards_are_the_verdicts(trained: Trained):
     assert graded == STEPS * MEMBERS * 2
 
 
-def test_a_void_task_is_not_learned_from(trained: Trained):
+def test_a_void_task_has_no_gradient(trained: Trained):
     for call, made in enumerate(trained.seen, 1):
         tasks = [row["prompt"] for row in made["inputs"]]
         void = torch.tensor([task == "broken" for task in tasks])
@@ -182,7 +182,7 @@ def test_a_void_task_is_not_learned_from(trained: Trained):
     assert told == pytest.approx([1 / len(TASKS)] * STEPS)
 
 
-def test_a_void_member_has_no_part_in_the_baseline_of_its_group(tmp_path, model):
+def test_a_void_member_is_left_out_of_the_baseline_of_its_group(tmp_path, model):
     """Check that TRL leaves None out of the rewards: a void member depends on it."""
     rewards = [1.0, None, 0.0, 1.0]
 
@@ -201,7 +201,7 @@ def test_a_void_member_has_no_part_in_the_baseline_of_its_group(tmp_path, model)
     )
 
 
-def test_the_model_is_sampled_as_it_is_whatever_its_generation_config_says(tmp_path, home):
+def test_the_generation_config_of_the_model_does_not_change_the_sampling(tmp_path, home):
     cut = {"temperature": 0.3, "top_k": 1, "top_p": 0.1}
     generation = {**cut, "repetition_penalty": 1.5, "max_new_tokens": 12}
     model = make_model(tmp_path / "model", generation=generation)
@@ -226,27 +226,27 @@ def test_the_model_is_sampled_as_it_is_whatever_its_generation_config_says(tmp_p
         ({"repetition_penalty": 1.1, "min_p": 0.1}, "min_p=0.1, repetition_penalty=1.1"),
     ],
 )
-def test_another_sampling_of_trl_is_refused(tmp_path, home, model, settings, said):
+def test_unsupported_sampling_settings_of_trl_are_refused(tmp_path, home, model, settings, said):
     rollouts = TrlRollouts(write_config(tmp_path, home, "coin"), model)
     args = GRPOConfig(output_dir=str(tmp_path / "trl"), use_cpu=True, bf16=False, **settings)
     with pytest.raises(UsageError, match=re.escape(said)):
         rollouts(["coin"], SimpleNamespace(args=args))
 
 
-def test_a_config_that_samples_as_agents_ask_is_refused(tmp_path, home, model):
+def test_a_config_with_sampling_by_the_agent_is_refused(tmp_path, home, model):
     config = write_config(tmp_path, home, "coin")
     config.write_text(config.read_text() + '[policy]\nsampling = "asked"\n')
     with pytest.raises(UsageError, match=r'sampling is "asked", .*leave it out of the config'):
         TrlRollouts(config, model)
 
 
-def test_nothing_is_left_of_it(trained: Trained):
+def test_nothing_is_left_running_after_the_training(trained: Trained):
     assert "plimsoll-trl" not in {thread.name for thread in threading.enumerate()}
     assert trained.workers > 0
     assert children() == 0
 
 
-def test_a_step_without_a_grade_stops_the_training(tmp_path, home, model):
+def test_a_step_without_graded_trials_stops_the_training(tmp_path, home, model):
     config = write_config(tmp_path, home, "broken")
     with (
         TrlRollouts(config, model, out=tmp_path / "run") as rollouts,
@@ -255,13 +255,13 @@ def test_a_step_without_a_grade_stops_the_training(tmp_path, home, model):
         trainer_of(rollouts.dataset(), rollouts, model, tmp_path).train()
 
 
-def test_a_trl_that_counts_voids_as_0_is_refused(tmp_path, monkeypatch, model):
+def test_a_trl_version_that_counts_voids_as_0_is_refused(tmp_path, monkeypatch, model):
     monkeypatch.setattr(metadata, "version", lambda _: "1.0.0")
     with pytest.raises(UsageError, match=r"TRL 1\.0\.0 is too old .*: 1\.16 is needed"):
         TrlRollouts(tmp_path / "night.toml", model)
 
 
-def test_without_trl_it_says_what_to_install(tmp_path, monkeypatch, model):
+def test_without_trl_the_message_names_the_extra(tmp_path, monkeypatch, model):
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
@@ -287,7 +287,7 @@ def test_the_example_trains(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "said"), [([], "MODEL [STEPS]"), (["nowhere"], "nowhere")])
-def test_the_example_says_what_is_wrong_with_its_model(tmp_path: Path, words: list[str], said: str):
+def test_the_example_reports_an_invalid_model(tmp_path: Path, words: list[str], said: str):
     example = Path(__file__).parents[2] / "examples/integrations/trl_grpo.py"
     ended = subprocess.run(
         [sys.executable, str(example), *words],

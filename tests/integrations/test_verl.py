@@ -67,7 +67,7 @@ async def test_a_void_sample_raises_and_never_has_a_score(world, worker, tmp_pat
     assert [row.reward for row in read_rows(folder)] == [None, None]
 
 
-async def test_a_trainer_that_ends_at_a_void_trial_is_told_of_at_the_start(world, worker, caplog):
+async def test_a_trainer_that_stops_at_void_trials_is_reported_at_the_start(world, worker, caplog):
     adapter._warn_of_voids.cache_clear()
     for _ in range(2):
         await world.loop_of(worker).run({}, task="touch")
@@ -80,7 +80,7 @@ async def test_a_trainer_that_ends_at_a_void_trial_is_told_of_at_the_start(world
 
 
 @pytest.mark.parametrize("buffer", ["ReplayBuffer", "ReplayBufferAsync"])
-async def test_a_void_session_does_not_cost_the_v1_trainers_its_group(world, worker, buffer):
+async def test_a_void_session_does_not_discard_its_group_in_the_v1_trainers(world, worker, buffer):
     v1 = world.V1(worker)
     assert await v1.run_group("u", "touch", "broken", "touch") == "finished"
     assert v1.sample(buffer, 1) == (["u_0", "u_2"], 0)
@@ -94,7 +94,7 @@ async def test_a_group_without_a_grade_is_replaced_by_the_v1_trainers(world, wor
 
 
 @pytest.mark.parametrize(("estimator", "is_masked"), [("grpo", True), ("gae", False)])
-async def test_a_lone_member_is_not_trained_on_where_it_would_be_compared(
+async def test_a_single_graded_member_is_not_trained_on_against_a_baseline(
     world, worker, estimator, is_masked
 ):
     worker.config.algorithm.adv_estimator = estimator
@@ -118,7 +118,7 @@ async def test_a_session_of_the_v1_trainer_gets_all_branches(world, worker):
     assert outputs[0].as_dict()["rm_scores"].sum() == 1.0
 
 
-async def test_generated_tokens_beyond_the_response_are_counted_and_said(world, worker, caplog):
+async def test_generated_tokens_beyond_the_response_are_counted_and_logged(world, worker, caplog):
     worker.config.actor_rollout_ref.rollout.response_length = 40
     (output,) = await world.loop_of(worker).run({}, task="touch", session_id=0, uid="u")
     assert len(output.response_ids) == 40
@@ -136,13 +136,13 @@ async def test_a_row_without_a_task_and_a_prompt_without_room_are_named(world, w
         await world.loop_of(worker).run({}, task="touch")
 
 
-async def test_another_verl_is_named(world, worker, monkeypatch):
+async def test_an_unsupported_verl_version_is_named(world, worker, monkeypatch):
     monkeypatch.setattr(verl_interface, "_FIELDS", {"prompt_ids", "thoughts"})
     with pytest.raises(UsageError, match=r"verl \S+ has other agent loops than 0.9.1: no thoughts"):
         world.loop_of(worker)
 
 
-def test_without_verl_it_says_what_to_install(monkeypatch):
+def test_without_verl_the_message_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", None)
     with pytest.raises(UsageError, match=r"there is no agent loop of verl: install verl 0\.9\.1"):
         adapter.PlimsollAgentLoop("night.toml", None, None, None)

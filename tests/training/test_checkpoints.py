@@ -16,7 +16,7 @@ def keeper(error: Exception) -> Checkpointer:
     return Checkpointer(Counter(save=fail), every=1, last=None, saved=None)
 
 
-def test_memory_that_runs_out_is_not_told_as_a_disk_that_is_full(tmp_path: Path):
+def test_out_of_memory_is_not_reported_as_a_full_disk(tmp_path: Path):
     lack = torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(torch.OutOfMemoryError):
         keeper(lack).save(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from plimsoll.training.dedicated_thread import DedicatedThread
 
 
-async def test_all_calls_are_made_in_one_thread_and_what_they_raise_is_raised():
+async def test_all_calls_run_in_one_thread_and_their_exceptions_are_raised():
     own = DedicatedThread("test")
     threads = [await own.do(threading.get_ident) for _ in range(3)]
     assert len(set(threads)) == 1
@@ -19,7 +19,7 @@ async def test_all_calls_are_made_in_one_thread_and_what_they_raise_is_raised():
     own.close()
 
 
-async def test_a_call_that_nobody_waits_for_any_more_is_known_to_be_under_way():
+async def test_a_cancelled_call_still_counts_as_running():
     own, go, began = DedicatedThread("test"), threading.Event(), threading.Event()
 
     def work() -> bool:

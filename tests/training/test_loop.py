@@ -56,7 +56,7 @@ def is_kept(rollouts: Rollouts, version: Version) -> bool:
     return (rollouts.directory.path / "checkpoints" / name).exists()
 
 
-async def test_a_checkpoint_is_whole_before_its_weights_are_published_and_they_before_the_commit(
+async def test_a_step_writes_its_checkpoint_then_publishes_then_commits(
     make_config: MakeConfig, tmp_path: Path
 ):
     seen: list[tuple[str, str, bool]] = []
@@ -82,7 +82,7 @@ async def test_the_last_step_has_a_checkpoint_and_the_newest_are_kept(
     assert checkpoints(tmp_path / "run") == ["v0-00000006", "v0-00000007"]
 
 
-async def test_a_run_that_is_stopped_between_checkpoints_goes_on_from_where_it_ended(
+async def test_a_run_stopped_between_checkpoints_resumes_from_its_last_step(
     make_config: MakeConfig, tmp_path: Path
 ):
     run, made = tmp_path / "run", list[Rollouts]()
@@ -105,7 +105,7 @@ async def test_a_run_that_is_stopped_between_checkpoints_goes_on_from_where_it_e
     proven(run)
 
 
-async def test_after_so_many_bad_steps_in_a_row_the_run_stops_with_a_checkpoint(
+async def test_too_many_bad_steps_in_a_row_stop_the_run_with_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     run, policy = tmp_path / "run", Notes()
@@ -127,7 +127,7 @@ async def test_after_so_many_bad_steps_in_a_row_the_run_stops_with_a_checkpoint(
     proven(run)
 
 
-async def test_a_step_of_which_a_part_was_left_out_is_said_served_and_no_bad_one(
+async def test_a_partly_skipped_step_is_reported_and_published_and_not_bad(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     class Partly(Counter):
@@ -142,7 +142,7 @@ async def test_a_step_of_which_a_part_was_left_out_is_said_served_and_no_bad_one
     assert caplog.text.count("skipped 2 of its updates") == 4
 
 
-async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
+async def test_a_group_without_its_trajectory_is_rolled_out_again(
     make_config: MakeConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +161,7 @@ async def test_a_group_whose_trajectory_is_gone_is_rolled_out_again(
     proven(run)
 
 
-async def test_a_run_whose_trajectories_are_all_gone_stops_and_goes_on_when_they_are_not(
+async def test_a_run_without_any_trajectory_stops_and_resumes_once_they_are_back(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PLIMSOLL_STAND_IN", "loop_environment:leaks")
@@ -178,7 +178,7 @@ async def test_a_run_whose_trajectories_are_all_gone_stops_and_goes_on_when_they
     proven(run)
 
 
-async def test_a_run_that_bad_steps_stopped_goes_on_until_the_next_bad_one(
+async def test_a_run_stopped_by_bad_steps_resumes_until_the_next_bad_step(
     make_config: MakeConfig, tmp_path: Path
 ):
     class Idle(Counter):
@@ -206,7 +206,7 @@ def full_in_rust(_: int) -> None:
     raise SafetensorError("I/O error: No space left on device (os error 28)")
 
 
-async def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_step(
+async def test_a_failed_checkpoint_is_retried_at_the_next_step(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     learner = Counter(save=lambda step: full_in_rust(step) if step in (4, 5) else None)
@@ -218,7 +218,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_st
     proven(tmp_path / "run")
 
 
-async def test_a_run_whose_last_weights_cannot_be_kept_does_not_end_well(
+async def test_a_run_that_cannot_save_its_last_weights_fails(
     make_config: MakeConfig, tmp_path: Path
 ):
     run, config = tmp_path / "run", make_config(4, every=9)
@@ -231,7 +231,7 @@ async def test_a_run_whose_last_weights_cannot_be_kept_does_not_end_well(
     proven(run)
 
 
-async def test_a_run_stops_where_no_checkpoint_can_be_written_and_the_old_one_stays_valid(
+async def test_a_run_that_cannot_write_checkpoints_stops_and_the_old_one_stays_valid(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     run, config = tmp_path / "run", make_config(20, every=3)
@@ -253,7 +253,7 @@ async def test_a_run_stops_where_no_checkpoint_can_be_written_and_the_old_one_st
     proven(run)
 
 
-async def test_a_checkpoint_that_fails_in_no_time_is_not_taken_for_one_that_was_written(
+async def test_a_checkpoint_that_fails_at_once_is_not_counted_as_written(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(loop, "_since", lambda _: 0.0)
@@ -261,7 +261,7 @@ async def test_a_checkpoint_that_fails_in_no_time_is_not_taken_for_one_that_was_
     assert (rollouts.summary.done, rollouts.summary.steps) == (False, 3)
 
 
-async def test_weights_that_are_not_published_are_not_committed_and_not_lost(
+async def test_unpublished_weights_are_neither_committed_nor_lost(
     make_config: MakeConfig, tmp_path: Path
 ):
     run = tmp_path / "run"
@@ -281,7 +281,7 @@ async def test_weights_that_are_not_published_are_not_committed_and_not_lost(
     proven(run)
 
 
-async def test_a_step_that_cannot_be_made_leaves_a_checkpoint_of_those_before(
+async def test_a_failed_step_leaves_a_checkpoint_of_the_previous_steps(
     make_config: MakeConfig, tmp_path: Path
 ):
     def fail(step: int) -> None:
@@ -302,7 +302,7 @@ async def test_a_step_that_cannot_be_made_leaves_a_checkpoint_of_those_before(
     ],
     ids=["unforeseen", "memory"],
 )
-async def test_whatever_ends_a_step_is_told_and_leaves_a_checkpoint_of_those_before(
+async def test_any_exception_in_a_step_is_reported_and_leaves_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path, error: Exception, said: str
 ):
     run = tmp_path / "run"
@@ -321,7 +321,7 @@ async def test_whatever_ends_a_step_is_told_and_leaves_a_checkpoint_of_those_bef
     proven(run)
 
 
-async def test_weights_of_half_a_step_are_never_kept(
+async def test_weights_of_a_partial_step_are_never_saved(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     run, learner = tmp_path / "run", Counter()
@@ -342,7 +342,7 @@ async def test_weights_of_half_a_step_are_never_kept(
     proven(run)
 
 
-async def test_whatever_ends_a_run_between_steps_leaves_a_checkpoint_and_is_in_its_status(
+async def test_any_exception_between_steps_leaves_a_checkpoint_and_is_in_the_status(
     make_config: MakeConfig, tmp_path: Path
 ):
     run = tmp_path / "run"
@@ -365,7 +365,7 @@ async def test_whatever_ends_a_run_between_steps_leaves_a_checkpoint_and_is_in_i
     assert (status["state"], status["why"]) == ("ended", "ZeroDivisionError: by nothing")
 
 
-async def test_what_saving_raises_does_not_hide_what_ended_the_run(
+async def test_an_error_while_saving_does_not_hide_the_original_error(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     def fail(step: int) -> None:
@@ -381,7 +381,7 @@ async def test_what_saving_raises_does_not_hide_what_ended_the_run(
     assert "steps since the last checkpoint are lost: TypeError: no tensor" in caplog.text
 
 
-async def test_held_out_tasks_are_tried_before_on_the_way_and_after_and_never_twice(
+async def test_held_out_tasks_are_evaluated_before_during_and_after_and_never_twice(
     make_config: MakeConfig, tmp_path: Path
 ):
     run, made = tmp_path / "run", list[Rollouts]()
@@ -414,7 +414,7 @@ def killed_at(number: int) -> Notes:
     return Notes(kill)
 
 
-async def test_every_step_has_one_line_of_metrics_in_order_wherever_the_run_was_killed(
+async def test_after_a_kill_anywhere_every_step_has_one_line_of_metrics(
     make_config: MakeConfig, tmp_path: Path
 ):
     run = tmp_path / "run"
@@ -435,7 +435,7 @@ async def test_every_step_has_one_line_of_metrics_in_order_wherever_the_run_was_
     proven(run)
 
 
-async def test_an_evaluation_that_a_stop_cut_short_is_made_when_the_run_goes_on(
+async def test_an_interrupted_evaluation_is_repeated_on_resume(
     make_config: MakeConfig, tmp_path: Path
 ):
     made = list[Rollouts]()
@@ -456,7 +456,7 @@ async def test_an_evaluation_that_a_stop_cut_short_is_made_when_the_run_goes_on(
     ]
 
 
-async def test_a_run_whose_policy_returns_nothing_to_train_on_stops_and_says_why(
+async def test_a_run_without_trainable_tokens_stops_with_the_reason(
     make_config: MakeConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -486,9 +486,7 @@ async def test_the_first_weights_are_not_evaluated_again_after_a_crash(
     assert [json.loads(line)["step"] for line in lines] == [0, 2]
 
 
-async def test_a_run_whose_steps_are_done_changes_nothing_when_it_goes_on(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_resuming_a_finished_run_changes_nothing(make_config: MakeConfig, tmp_path: Path):
     run = tmp_path / "run"
     await train(make_config(3, heldout=0), run, Counter(), Notes())
     files = ("metrics.jsonl", "heldout.jsonl", "steps.jsonl")
@@ -503,7 +501,7 @@ async def test_a_run_whose_steps_are_done_changes_nothing_when_it_goes_on(
     proven(run)
 
 
-async def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
+async def test_a_damaged_checkpoint_is_reported_and_the_previous_one_is_used(
     make_config: MakeConfig, tmp_path: Path
 ):
     run = tmp_path / "run"
@@ -518,7 +516,7 @@ async def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
     proven(run)
 
 
-async def test_where_every_checkpoint_is_damaged_the_run_is_refused(
+async def test_if_every_checkpoint_is_damaged_the_run_is_refused(
     make_config: MakeConfig, tmp_path: Path
 ):
     run = tmp_path / "run"
@@ -545,7 +543,7 @@ def enlarge(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
 
 
-async def test_a_disk_that_fills_during_a_checkpoint_leaves_the_old_one_valid(
+async def test_a_full_disk_during_a_checkpoint_leaves_the_old_one_valid(
     make_config: MakeConfig, tmp_path: Path, small_disk: Path
 ):
     class Heavy(Counter):

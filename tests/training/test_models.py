@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return make_model(tmp_path / "model")
 
 
-def test_a_folder_that_save_pretrained_wrote_is_loaded(whole, capfd):
+def test_a_folder_of_save_pretrained_is_loaded(whole, capfd):
     model, tokenizer = load_model(whole), load_tokenizer(whole)
     assert not model.training
     assert next(model.parameters()).dtype == torch.float32
@@ -44,12 +44,12 @@ def test_a_missing_folder_is_named(tmp_path):
             load(tmp_path / "none")
 
 
-def test_a_folder_without_a_model_is_told_what_to_hold(tmp_path):
+def test_a_folder_without_a_model_is_refused_with_the_expected_files(tmp_path):
     with pytest.raises(UsageError, match=r"is no model: it has no config\.json"):
         load_model(tmp_path)
 
 
-def test_a_tokenizer_without_a_chat_template_is_told_where_to_put_one(tmp_path):
+def test_a_missing_chat_template_is_reported_with_its_expected_path(tmp_path):
     with pytest.raises(UsageError, match=r"no chat template.*chat_template\.jinja"):
         load_tokenizer(make_model(tmp_path, template=None))
 
@@ -67,14 +67,14 @@ def garbage(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", [cut_short, cut_in_its_head, garbage])
-def test_damaged_weights_are_called_damaged(folder, spoil):
+def test_damaged_weights_are_reported_as_damaged(folder, spoil):
     file = folder / "model.safetensors"
     file.write_bytes(spoil(file.read_bytes()))
     with pytest.raises(UsageError, match=f"a file in {folder} is damaged"):
         load_model(folder)
 
 
-def test_weights_that_lack_a_tensor_are_not_made_up(folder):
+def test_weights_with_a_missing_tensor_are_refused(folder):
     file = folder / "model.safetensors"
     tensors = load_file(file)
     del tensors["model.layers.0.self_attn.q_proj.weight"]
@@ -91,20 +91,20 @@ def test_weights_of_another_shape_are_refused(folder):
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
-def test_a_damaged_description_is_a_sentence(folder, file):
+def test_a_damaged_model_config_is_reported_in_one_sentence(folder, file):
     (folder / file).write_text('{"half')
     with pytest.raises(UsageError, match=str(folder)) as caught:
         load_model(folder) if file == "config.json" else load_tokenizer(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_a_tokenizer_says_so(folder):
+def test_a_missing_tokenizer_is_reported(folder):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UsageError, match=r"no tokenizer: .*tokenizer\.json"):
         load_tokenizer(folder)
 
 
-def test_an_unknown_kind_of_model_is_a_sentence(folder):
+def test_an_unknown_model_type_is_reported_in_one_sentence(folder):
     (folder / "config.json").write_text('{"model_type": "unheard_of"}')
     with pytest.raises(UsageError, match="unheard_of"):
         load_model(folder)
@@ -119,7 +119,7 @@ def test_memory_that_runs_out_while_loading_is_a_training_error(whole, monkeypat
         load_model(whole)
 
 
-def test_devices_and_types_by_name():
+def test_devices_and_dtypes_are_found_by_name():
     assert find_device("cpu") == torch.device("cpu")
     assert find_device("auto").type in ("cpu", "cuda")
     for wrong in ("gpu7", "cuda:99"):
@@ -130,7 +130,7 @@ def test_devices_and_types_by_name():
     assert find_dtype("bfloat16", cpu) == torch.bfloat16
 
 
-def test_out_of_memory_is_told_from_other_errors():
+def test_out_of_memory_is_distinguished_from_other_errors():
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(MemoryError())
     with pytest.raises(RuntimeError) as caught:

@@ -71,7 +71,7 @@ def batch(**groups: list[Told]) -> Batch:
     return Batch(step=6, version=NOW, groups=tuple(made))
 
 
-def test_an_advantage_is_over_the_graded_members_of_its_own_group():
+def test_advantages_are_computed_over_the_graded_members_of_a_group():
     given = batch(
         a=[member("a.0", 1.0), member("a.1", 0.0), member("a.2", None), member("a.3", 0.5)],
         b=[member("b.0", 3.0), member("b.1", 1.0)],
@@ -90,7 +90,7 @@ def test_a_withheld_member_shapes_the_baseline_and_is_not_trained_on():
     assert (item.ticket, item.advantage, item.group, item.reward) == ("a.0", 0.5, "a", 1.0)
 
 
-def test_each_branch_of_a_rollout_is_an_item_and_one_that_is_all_masked_is_none():
+def test_each_branch_with_trainable_tokens_is_one_item():
     given = batch(a=[member("a.0", 1.0, "011", "000", "001"), member("a.1", 0.0, "00")])
     found = read_samples(given, normalize=False).samples
     assert [(item.ticket, bytes(item.mask)) for item in found] == [
@@ -99,7 +99,7 @@ def test_each_branch_of_a_rollout_is_an_item_and_one_that_is_all_masked_is_none(
     ]
 
 
-def test_answers_that_cannot_be_trained_on_are_counted_by_their_reason():
+def test_untrainable_answers_are_counted_by_reason():
     some = [speechless("a.0", 1.0, "no ids", "no ids"), speechless("a.1", 0.0, "no logprobs")]
     found = read_samples(batch(a=some), normalize=False)
     assert (found.samples, found.left_out) == ([], {"no ids": 2, "no logprobs": 1})

@@ -12,7 +12,9 @@ def test_an_agent_that_cannot_be_baked_is_named_with_those_that_can(plimsoll, tm
     assert not (tmp_path / "layer").exists()
 
 
-def test_without_a_registry_one_message_says_what_to_look_at(plimsoll, tmp_path: Path, monkeypatch):
+def test_a_missing_registry_is_reported_in_one_message_with_a_remedy(
+    plimsoll, tmp_path: Path, monkeypatch
+):
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
@@ -26,7 +28,7 @@ def test_without_a_registry_one_message_says_what_to_look_at(plimsoll, tmp_path:
 
 @pytest.mark.parametrize("words", [("bake", "mini-swe-agent"), ("stage", "tasks")])
 @pytest.mark.parametrize("version", ["banana", "3", "3.12.1", ""])
-def test_what_is_no_version_of_python_is_refused(
+def test_an_invalid_python_version_is_refused(
     plimsoll, tmp_path: Path, words: tuple[str, ...], version: str
 ):
     done = plimsoll(*words, "--to", "layer", "--python", version)

@@ -51,7 +51,7 @@ def _left(home: Path) -> set[str]:
     return {folder.name for folder in (home / "sandboxes").iterdir()}
 
 
-def test_what_a_killed_run_left_is_removed_line_by_line(
+def test_leftovers_of_a_killed_run_are_removed_and_listed(
     clean: Plimsoll, alive: Start, own_home: Path
 ):
     killed, other = alive("night-run", 3), alive("day-run", 1)
@@ -68,7 +68,7 @@ def test_what_a_killed_run_left_is_removed_line_by_line(
     assert other.running(1)
 
 
-def test_a_live_run_is_refused_and_goes_on(clean: Plimsoll, alive: Start, own_home: Path):
+def test_a_live_run_is_refused_and_keeps_running(clean: Plimsoll, alive: Start, own_home: Path):
     run = alive("night-run")
     ended = clean("night-run")
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -80,7 +80,7 @@ def test_a_live_run_is_refused_and_goes_on(clean: Plimsoll, alive: Start, own_ho
     assert run.process.poll() is None
 
 
-def test_a_live_run_that_is_forced_really_ends(clean: Plimsoll, alive: Start, own_home: Path):
+def test_force_ends_a_live_run(clean: Plimsoll, alive: Start, own_home: Path):
     run, other = alive("night-run"), alive("day-run")
     ended = clean("night-run", "--force")
     assert ended.returncode == 0, ended.stderr
@@ -90,7 +90,7 @@ def test_a_live_run_that_is_forced_really_ends(clean: Plimsoll, alive: Start, ow
     assert other.running(1)
 
 
-def test_force_takes_nothing_from_another_run_of_the_same_name(
+def test_force_spares_another_run_of_the_same_name(
     clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
 ):
     other = alive("night-run")
@@ -109,7 +109,7 @@ def test_force_takes_nothing_from_another_run_of_the_same_name(
     assert _left(own_home) == set()
 
 
-def test_force_takes_an_evaluation_of_one_process_and_not_two_of_one_name(
+def test_force_ends_an_evaluation_only_if_its_name_is_unique(
     clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
 ):
     (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
@@ -126,9 +126,7 @@ def test_force_takes_an_evaluation_of_one_process_and_not_two_of_one_name(
 
 
 @pytest.mark.parametrize("name", ["night", "night-ru", "night-*", "runs/night-run", "", " "])
-def test_a_name_that_is_not_a_runs_whole_name_is_refused(
-    clean: Plimsoll, alive: Start, own_home: Path, name: str
-):
+def test_a_partial_run_name_is_refused(clean: Plimsoll, alive: Start, own_home: Path, name: str):
     run = alive("night-run", 1)
     run.kill()
     for more in ((), ("--force",)):
@@ -140,7 +138,7 @@ def test_a_name_that_is_not_a_runs_whole_name_is_refused(
 
 
 @pytest.mark.parametrize("name", ["night-eval", "runs/night-eval", "runs/night-eval/"])
-def test_an_evaluation_is_known_by_its_directory_too(
+def test_an_evaluation_can_be_named_by_its_directory(
     clean: Plimsoll, own_home: Path, tmp_path: Path, name: str
 ):
     (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
@@ -155,7 +153,7 @@ def test_an_evaluation_is_known_by_its_directory_too(
     assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
 
 
-def test_close_names_come_first_and_long_lists_are_cut(clean: Plimsoll, own_home: Path):
+def test_similar_names_are_listed_first_and_long_lists_are_cut(clean: Plimsoll, own_home: Path):
     for number in range(30):
         _leave(own_home, f"eval-{number:02}")
     _leave(own_home, "other")
@@ -166,7 +164,7 @@ def test_close_names_come_first_and_long_lists_are_cut(clean: Plimsoll, own_home
     assert "and 21 more" in said
 
 
-def test_where_there_is_no_run_that_is_said(clean: Plimsoll, own_home: Path):
+def test_without_any_run_the_message_says_so(clean: Plimsoll, own_home: Path):
     ended = clean("night-run")
     assert ended.returncode == 2
     assert "no run is called 'night-run'; no run has anything here" in ended.stderr
@@ -176,7 +174,7 @@ def test_where_there_is_no_run_that_is_said(clean: Plimsoll, own_home: Path):
     "args",
     [(), ("a", "--all"), ("a", "--expired"), ("--all", "--expired"), ("a", "--all", "--expired")],
 )
-def test_exactly_one_of_run_expired_and_all_is_wanted(
+def test_exactly_one_of_run_expired_and_all_is_required(
     clean: Plimsoll, own_home: Path, args: tuple[str, ...]
 ):
     ended = clean(*args)
@@ -185,13 +183,15 @@ def test_exactly_one_of_run_expired_and_all_is_wanted(
 
 
 @pytest.mark.parametrize("args", [("--all", "--force"), ("--expired", "--yes"), ("a", "--yes")])
-def test_a_word_in_the_wrong_place_is_not_passed_over(
+def test_options_that_do_not_apply_are_refused(
     clean: Plimsoll, own_home: Path, args: tuple[str, ...]
 ):
     assert clean(*args).returncode == 2
 
 
-def test_a_dry_run_removes_nothing_and_says_the_same(clean: Plimsoll, alive: Start, own_home: Path):
+def test_a_dry_run_lists_the_leftovers_and_removes_nothing(
+    clean: Plimsoll, alive: Start, own_home: Path
+):
     run = alive("night-run")
     for args in (("night-run",), ("--all",)):
         ended = clean(*args, "--dry-run")
@@ -204,7 +204,9 @@ def test_a_dry_run_removes_nothing_and_says_the_same(clean: Plimsoll, alive: Sta
     assert run.running(1)
 
 
-def test_expired_is_what_the_reaper_would_remove(clean: Plimsoll, alive: Start, own_home: Path):
+def test_expired_removes_the_same_sandboxes_as_the_reaper(
+    clean: Plimsoll, alive: Start, own_home: Path
+):
     killed, living_on = alive("killed"), alive("living")
     killed.kill()
     late = _leave(own_home, "late", owner=Owner("elsewhere~00000000", 7, "b:1"), seconds=-1)
@@ -218,7 +220,9 @@ def test_expired_is_what_the_reaper_would_remove(clean: Plimsoll, alive: Start, 
     assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
 
 
-def test_all_takes_from_the_living_only_with_yes(clean: Plimsoll, alive: Start, own_home: Path):
+def test_all_removes_sandboxes_of_live_runs_only_with_yes(
+    clean: Plimsoll, alive: Start, own_home: Path
+):
     run = alive("night-run")
     dead = _leave(own_home, "old")
     ended = clean("--all")
@@ -232,13 +236,13 @@ def test_all_takes_from_the_living_only_with_yes(clean: Plimsoll, alive: Start, 
     assert run.running(1) == run.running(2) == []
 
 
-def test_all_asks_nothing_where_nobody_lives(clean: Plimsoll, own_home: Path):
+def test_all_needs_no_confirmation_without_live_runs(clean: Plimsoll, own_home: Path):
     _leave(own_home, "old")
     assert clean("--all").returncode == 0
     assert _left(own_home) == set()
 
 
-def test_all_takes_what_the_dead_half_made_and_leaves_what_the_living_are_making(
+def test_all_removes_unfinished_sandboxes_of_dead_owners_only(
     clean: Plimsoll, plimsoll: Plimsoll, own_home: Path
 ):
     folder = own_home / "sandboxes"
@@ -253,7 +257,7 @@ def test_all_takes_what_the_dead_half_made_and_leaves_what_the_living_are_making
 
 
 @pytest.mark.parametrize(("answer", "stays"), [(b"n\n", True), (b"y\n", False)])
-def test_on_a_terminal_all_asks(
+def test_on_a_terminal_all_asks_for_confirmation(
     alive: Start, own_home: Path, tmp_path: Path, answer: bytes, stays: bool
 ):
     run = alive("night-run", 1)
@@ -281,7 +285,7 @@ def test_a_run_on_another_host_counts_as_alive(clean: Plimsoll, own_home: Path):
     assert _left(own_home) == set()
 
 
-def test_json_says_what_was_removed(clean: Plimsoll, own_home: Path):
+def test_json_lists_the_removed_sandboxes(clean: Plimsoll, own_home: Path):
     name = _leave(own_home, "old")
     ended = clean("old", "--json")
     told = json.loads(ended.stdout)
@@ -290,7 +294,7 @@ def test_json_says_what_was_removed(clean: Plimsoll, own_home: Path):
     assert not told["dry_run"]
 
 
-def test_what_cannot_be_removed_is_named_and_the_exit_says_so(clean: Plimsoll, own_home: Path):
+def test_a_sandbox_that_cannot_be_removed_is_named_and_exits_1(clean: Plimsoll, own_home: Path):
     stuck, gone = _leave(own_home, "old"), _leave(own_home, "old")
     folder = own_home / "sandboxes" / stuck / "mounted"
     folder.mkdir()
@@ -316,7 +320,7 @@ def test_what_cannot_be_removed_is_named_and_the_exit_says_so(clean: Plimsoll, o
         ("local", 'host = "unix:///nowhere/docker.sock"', 0),
     ],
 )
-def test_a_run_is_not_clean_where_its_daemon_could_not_be_asked(
+def test_an_unreachable_daemon_of_the_run_exits_1(
     plimsoll: Plimsoll, own_home: Path, tmp_path: Path, backend: str, docker: str, code: int
 ):
     directory = tmp_path / "runs" / "night-run"
@@ -331,7 +335,7 @@ def test_a_run_is_not_clean_where_its_daemon_could_not_be_asked(
 
 
 @pytest.mark.parametrize("args", [("--all",), ("--expired",), ("old",)])
-def test_a_daemon_that_was_named_and_not_asked_is_told_by_the_exit(
+def test_an_unreachable_configured_daemon_exits_1(
     plimsoll: Plimsoll, own_home: Path, tmp_path: Path, args: tuple[str, ...]
 ):
     _leave(own_home, "old")
@@ -343,7 +347,7 @@ def test_a_daemon_that_was_named_and_not_asked_is_told_by_the_exit(
     assert _left(own_home) == set()  # what could be asked is clean all the same
 
 
-def test_that_there_is_no_docker_at_all_is_no_failure(
+def test_a_host_without_docker_is_not_a_failure(
     plimsoll: Plimsoll, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if Path("/var/run/docker.sock").exists():

@@ -54,7 +54,7 @@ def test_bash_completes_commands_and_their_options(programs: None, tmp_path: Pat
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_has_a_script_that_asks_this_command(
+def test_every_shell_has_a_script_that_calls_this_command(
     programs: None, tmp_path: Path, shell: str
 ):
     ended = subprocess.run(
@@ -74,7 +74,7 @@ def test_an_unknown_shell_is_bad_usage(programs: None):
     assert "'bash', 'zsh', 'fish'" in ended.stderr
 
 
-def test_completing_loads_nothing_heavy():
+def test_completion_imports_no_heavy_library():
     script = """
 import sys
 from plimsoll.cli.main import main

@@ -50,7 +50,7 @@ def test_a_void_trial_exits_3_and_has_no_number(write_task: WriteTask, plimsoll:
     assert row["reason"]
 
 
-def test_the_closing_table_names_cause_reason_remedy_and_place(
+def test_the_closing_table_names_cause_reason_remedy_and_folder(
     write_task: WriteTask, plimsoll: Plimsoll
 ):
     write_task("good")
@@ -74,7 +74,7 @@ def test_the_closing_table_names_cause_reason_remedy_and_place(
     assert "out/trials/ungraded." in lines[-1]
 
 
-def test_every_attempt_is_kept_with_its_verdict(
+def test_every_attempt_is_stored_with_its_verdict(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -134,7 +134,7 @@ def test_skip_invalid_runs_the_rest_and_still_names_the_invalid_one(
     assert "good" in ended.stdout
 
 
-def test_unknown_keys_are_warned_about_and_many_are_counted(
+def test_unknown_keys_cause_a_warning_and_many_are_counted(
     write_task: WriteTask, plimsoll: Plimsoll
 ):
     write_task("a", toml="[agent]\ntimeout_secs = 3\n")
@@ -169,7 +169,7 @@ def test_bad_usage_is_one_line_and_exits_2(write_task: WriteTask, plimsoll: Plim
         assert "Traceback" not in ended.stderr, args
 
 
-def test_a_pool_gives_the_same_verdicts_and_says_how_sandboxes_were_had(
+def test_a_pool_gives_the_same_verdicts_and_reports_its_hits(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -196,7 +196,7 @@ def test_a_pool_gives_the_same_verdicts_and_says_how_sandboxes_were_had(
     assert rows[0] == rows[1] == rows[2]
 
 
-def test_the_config_chooses_the_pool_and_the_option_comes_first(
+def test_the_pool_option_overrides_the_config(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")

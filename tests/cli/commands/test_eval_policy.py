@@ -33,7 +33,7 @@ def dead() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
 
 
-def test_an_agent_and_a_policy_are_graded_and_leave_a_trajectory(
+def test_an_agent_with_a_policy_is_graded_and_has_a_trajectory(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", test=GRADER)
@@ -56,7 +56,7 @@ def test_an_agent_and_a_policy_are_graded_and_leave_a_trajectory(
     assert "touch /tmp/done" in shown.stdout
 
 
-def test_a_server_that_returns_text_only_is_enough(write_task: WriteTask, plimsoll: Plimsoll):
+def test_a_text_only_server_is_enough_for_an_evaluation(write_task: WriteTask, plimsoll: Plimsoll):
     write_task("a", test=GRADER)
     offers = ServerFeatures(logprobs=False, token_ids=False, tools=False, strict=True, count=False)
     block = "Like so:\n```bash\ntouch /tmp/done\n```"
@@ -66,7 +66,9 @@ def test_a_server_that_returns_text_only_is_enough(write_task: WriteTask, plimso
     assert json.loads(ended.stdout)["mean_reward"] == 1.0
 
 
-def test_a_script_answers_for_a_policy(write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path):
+def test_a_script_can_stand_in_for_a_policy(
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
     write_task("a", test=GRADER)
     (tmp_path / "says.toml").write_text(SCRIPT)
     ended = plimsoll("eval", "tasks", "--agent", "shell", "--policy", "scripted:says.toml")
@@ -97,7 +99,7 @@ def check_refused(ended: CompletedProcess[str], folder: Path, *words: str) -> No
 
 
 @pytest.mark.parametrize("out", [(), ("--out", "out")], ids=["usual", "out"])
-def test_a_policy_that_is_not_there_starts_nothing(
+def test_with_an_unreachable_policy_no_trial_starts(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, dead: str, out: tuple[str, ...]
 ):
     write_task("a")
@@ -105,7 +107,7 @@ def test_a_policy_that_is_not_there_starts_nothing(
     check_refused(ended, tmp_path, dead, "Connection refused", "nothing was started", "probe")
 
 
-def test_one_replica_that_is_not_there_is_no_obstacle(
+def test_one_unreachable_replica_does_not_prevent_the_evaluation(
     write_task: WriteTask, plimsoll: Plimsoll, dead: str
 ):
     write_task("a", test=GRADER)
@@ -130,7 +132,7 @@ def test_one_replica_that_is_not_there_is_no_obstacle(
     ],
     ids=["none", "oracle", "no-url", "no-file", "both", "no-agent"],
 )
-def test_what_cannot_be_meant_starts_nothing(
+def test_invalid_policy_options_are_refused_before_any_trial(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, options, words
 ):
     write_task("a")
@@ -152,7 +154,7 @@ def test_a_policy_that_fails_is_void_and_counted(write_task: WriteTask, plimsoll
     assert row["prompt_tokens"] > row["answer_tokens"]
 
 
-def test_what_the_policy_was_asked_is_summed_up(
+def test_the_usage_of_the_policy_is_summed_up(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", test=GRADER)

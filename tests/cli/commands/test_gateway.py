@@ -81,7 +81,9 @@ def gateway(start: Start, server: ScriptedServer) -> Standing:
     return Standing(process, root, key, said)
 
 
-def test_it_says_where_it_is_and_how_to_begin(gateway: Standing, server: ScriptedServer):
+def test_the_gateway_prints_its_address_and_a_first_command(
+    gateway: Standing, server: ScriptedServer
+):
     assert server.url in gateway.said[0]
     assert "kept" in gateway.said[1]
     assert f"curl -X POST {gateway.root}/sessions" in gateway.said[3]
@@ -94,7 +96,7 @@ def test_admin_calls_need_their_key(gateway: Standing):
     assert gateway.call("POST", "/sessions", {})[0] == 401
 
 
-def test_the_environment_may_give_the_admins_key(
+def test_the_admin_key_can_come_from_the_environment(
     start: Start, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PLIMSOLL_ADMIN_KEY", "of-my-own")
@@ -152,7 +154,7 @@ def anthropic_talk(session: dict[str, str], *, stream: bool) -> str:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("talk", [openai_talk, anthropic_talk], ids=["openai", "anthropic"])
-def test_client_libraries_converse_and_each_token_is_kept(
+def test_client_libraries_are_served_and_each_token_is_recorded(
     gateway: Standing, plimsoll: Plimsoll, tmp_path: Path, talk, stream: bool
 ):
     session = gateway.session({"about": {"who": "me"}})
@@ -173,7 +175,7 @@ def test_client_libraries_converse_and_each_token_is_kept(
     assert "who me" in shown.stdout
 
 
-def test_limits_of_a_session_are_kept(gateway: Standing):
+def test_limits_of_a_session_are_enforced(gateway: Standing):
     session = gateway.session({"limits": {"turns": 1}})
     with pytest.raises(openai.BadRequestError, match="1 turns are used up"):
         openai_talk(session, stream=False)
@@ -192,7 +194,7 @@ def test_a_signal_closes_every_trajectory_and_exits_0(
     assert all(read_trajectory(file).complete for file in files)
 
 
-def test_keys_are_in_no_log(gateway: Standing):
+def test_keys_do_not_appear_in_logs(gateway: Standing):
     session = gateway.session()
     openai_talk(session, stream=True)
     _, err = gateway.stop()
@@ -200,7 +202,7 @@ def test_keys_are_in_no_log(gateway: Standing):
     assert gateway.key not in err
 
 
-def test_a_port_that_is_taken_is_one_line(plimsoll: Plimsoll, server: ScriptedServer):
+def test_a_taken_port_is_reported_in_one_line(plimsoll: Plimsoll, server: ScriptedServer):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -212,7 +214,7 @@ def test_a_port_that_is_taken_is_one_line(plimsoll: Plimsoll, server: ScriptedSe
     assert "in use" in ended.stderr
 
 
-def test_nothing_to_forward_to_is_one_line(plimsoll: Plimsoll):
+def test_a_missing_upstream_is_reported_in_one_line(plimsoll: Plimsoll):
     ended = plimsoll("gateway")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "--upstream URL" in ended.stderr
@@ -252,7 +254,7 @@ EVALUATION = ["evaluation possible", "training   not possible"]
     ],
     ids=["text", "logprobs", "no-ids-in-streams", "all"],
 )
-def test_a_probe_says_what_the_server_can_return_and_what_for(
+def test_a_probe_lists_the_capabilities_of_the_server_and_their_uses(
     plimsoll: Plimsoll, offers: ServerFeatures, lines: list[str], trains: bool
 ):
     with served_aside(SCRIPT, offers) as server:
@@ -275,7 +277,7 @@ def nothing() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
 
 
-def test_a_probe_of_nothing_exits_1_and_says_why(plimsoll: Plimsoll, nothing: str):
+def test_a_probe_of_an_unreachable_server_exits_1_with_the_reason(plimsoll: Plimsoll, nothing: str):
     ended = plimsoll("gateway", "probe", nothing)
     assert (ended.returncode, ended.stderr) == (1, "")
     assert ended.stdout.splitlines() == [
@@ -288,7 +290,7 @@ def test_a_probe_of_nothing_exits_1_and_says_why(plimsoll: Plimsoll, nothing: st
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["waits", "deaf"])
-def test_a_signal_ends_requests_in_flight_and_keeps_what_was_said(
+def test_a_signal_ends_requests_in_flight_and_keeps_their_recorded_exchanges(
     gateway: Standing, server: ScriptedServer, tmp_path: Path, reads: bool
 ):
     session = gateway.session()

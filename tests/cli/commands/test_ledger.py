@@ -63,7 +63,7 @@ def change(run: Path, sql: str) -> None:
     other.close()
 
 
-def test_it_shows_the_books(plimsoll, run: Path):
+def test_ledger_shows_the_state_of_the_run(plimsoll, run: Path):
     done = plimsoll("ledger", str(run))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -76,7 +76,7 @@ def test_it_shows_the_books(plimsoll, run: Path):
     assert any(line.startswith("fix-add ") for line in lines)
 
 
-def test_as_json_it_has_every_figure(plimsoll, run: Path):
+def test_json_has_every_figure(plimsoll, run: Path):
     done = plimsoll("ledger", str(run), "--json")
     report = json.loads(done.stdout)
     groups = report["groups"]
@@ -92,11 +92,11 @@ def test_as_json_it_has_every_figure(plimsoll, run: Path):
     assert (report["checked"], report["problems"], report["history"]) == (False, [], None)
 
 
-def test_the_file_itself_may_be_named(plimsoll, run: Path):
+def test_the_ledger_file_can_be_named_directly(plimsoll, run: Path):
     assert plimsoll("ledger", str(run / FILE), "--json").returncode == 0
 
 
-def test_a_task_s_groups_are_shown_one_by_one(plimsoll, run: Path):
+def test_the_groups_of_one_task_are_listed(plimsoll, run: Path):
     report = json.loads(plimsoll("ledger", str(run), "--task", "fix-add", "--json").stdout)
     history = report["history"]
     assert history[0]["rewards"] == [0.5, 0.5]
@@ -108,7 +108,7 @@ def test_a_task_s_groups_are_shown_one_by_one(plimsoll, run: Path):
     assert "no group of the task 'fix-nothing' was ever admitted" in done.stderr
 
 
-async def test_it_reads_a_run_that_is_alive(plimsoll, tmp_path: Path):
+async def test_the_ledger_of_a_live_run_is_readable(plimsoll, tmp_path: Path):
     async with opened(tmp_path) as ledger:
         await train(ledger, 3)
         done = plimsoll("ledger", str(tmp_path), "--check", "--json")
@@ -144,7 +144,7 @@ def test_a_damaged_ledger_fails_the_check(plimsoll, run: Path, sql: str, said: s
     assert report["checked"] and any(said in problem for problem in report["problems"])
 
 
-def test_a_snapshot_that_the_events_do_not_make_fails_the_check(plimsoll, run: Path):
+def test_a_snapshot_that_contradicts_the_events_fails_the_check(plimsoll, run: Path):
     from plimsoll.ledger.journal import snapshot
     from plimsoll.ledger.journal.journal import Journal
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_that_was_changed_fails_the_check(plimsoll, run: Path):
     assert "v0-00000005: weights.bin is not what was written" in done.stdout
 
 
-def test_a_torn_file_fails_the_check_and_is_bad_usage_without(plimsoll, run: Path):
+def test_a_torn_file_fails_the_check_and_is_bad_usage_without_check(plimsoll, run: Path):
     whole = (run / FILE).read_bytes()
     (run / FILE).write_bytes(whole[: len(whole) // 2])
     checked = plimsoll("ledger", str(run), "--check")
@@ -178,7 +178,7 @@ def test_a_torn_file_fails_the_check_and_is_bad_usage_without(plimsoll, run: Pat
     assert (run / FILE).read_bytes() == whole[: len(whole) // 2]
 
 
-def test_where_there_is_no_ledger_it_says_what_to_name(plimsoll, tmp_path: Path):
+def test_without_a_ledger_the_message_says_which_path_to_name(plimsoll, tmp_path: Path):
     done = plimsoll("ledger", str(tmp_path))
     assert done.returncode == 2
     assert f"{tmp_path} holds no ledger.db: name the directory of a run" in done.stderr
@@ -187,7 +187,7 @@ def test_where_there_is_no_ledger_it_says_what_to_name(plimsoll, tmp_path: Path)
     assert "is not a ledger" in plimsoll("ledger", str(tmp_path / "letter")).stderr
 
 
-def test_its_help_loads_nothing_heavy():
+def test_ledger_help_imports_no_heavy_library():
     import subprocess
 
     for name in ("ledger", "simulate"):

@@ -22,7 +22,7 @@ def test_sound_tasks_are_clean_and_exit_0(lint):
     assert "clean: 25 tasks" in done.stdout
 
 
-def test_errors_exit_1_and_say_where_why_and_what_to_do(lint):
+def test_errors_exit_1_with_place_reason_and_remedy(lint):
     done = lint(EXAMPLES / "broken", "--task", "curl-pipe-sh-then-zero")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
@@ -55,7 +55,7 @@ def test_json_is_one_object_and_nothing_else(lint):
     }  # fmt: skip
 
 
-def test_sarif_is_written_beside(lint, tmp_path):
+def test_sarif_is_written_to_a_file(lint, tmp_path):
     done = lint(EXAMPLES / "broken", "--sarif", tmp_path / "lint.sarif")
     assert done.returncode == 1
     assert json.loads((tmp_path / "lint.sarif").read_text())["version"] == "2.1.0"
@@ -92,6 +92,6 @@ def test_an_invalid_task_is_a_finding_among_others(lint, tmp_path):
     assert "task.toml:1  invalid-task  error" in done.stdout
 
 
-def test_help_says_what_the_exit_status_means(lint):
+def test_help_explains_the_exit_status(lint):
     text = lint("--help").stdout
     assert "no errors; there may be warnings" in text

@@ -29,7 +29,7 @@ def run(config: Path) -> Iterator[Living]:
         yield found
 
 
-def test_nothing_is_said_to_be_nothing(plimsoll: Plimsoll, config: Path):
+def test_without_sandboxes_ps_says_so(plimsoll: Plimsoll, config: Path):
     ended = plimsoll("ps", "--backend", "local")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "no items of runs on local\n"
@@ -59,7 +59,7 @@ def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, r
     assert total == "1 run · 2 sandboxes"
 
 
-def test_what_dead_owners_left_is_marked_with_the_way_to_remove_it(plimsoll: Plimsoll, run: Living):
+def test_leftovers_are_marked_with_the_command_that_removes_them(plimsoll: Plimsoll, run: Living):
     run.kill()
     said = plimsoll("ps", "--backend", "local").stdout
     assert said.count(f"pid {run.process.pid} on {os.uname().nodename}, dead") == 2
@@ -79,7 +79,7 @@ def test_json_is_one_object_with_everything(plimsoll: Plimsoll, run: Living):
     assert one["expires"] > time.time()
 
 
-def test_of_all_backends_one_that_cannot_be_asked_is_a_line(plimsoll: Plimsoll, run: Living):
+def test_an_unreachable_backend_is_one_line_of_the_list(plimsoll: Plimsoll, run: Living):
     ended = plimsoll("ps")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "1 run · 2 sandboxes" in ended.stdout

@@ -111,7 +111,7 @@ def test_a_killed_validate_is_resumed_and_records_every_task(
     assert plimsoll("ledger", run.name, "--check").returncode == 0
 
 
-def test_a_stopped_eval_can_be_resumed_and_its_cancelled_trials_are_no_results(
+def test_a_stopped_eval_can_be_resumed_and_has_no_results_for_cancelled_trials(
     write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path
 ):
     quick = [write_task(f"t{place}") for place in range(2)]
@@ -139,7 +139,7 @@ def test_a_stopped_eval_can_be_resumed_and_its_cancelled_trials_are_no_results(
     assert len(finished(run)) == 6
 
 
-def test_a_finished_eval_that_is_resumed_runs_nothing_and_tells_the_same(
+def test_resuming_a_finished_eval_runs_nothing_and_prints_the_same_result(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -155,7 +155,7 @@ def test_a_finished_eval_that_is_resumed_runs_nothing_and_tells_the_same(
     assert len(finished(run)) == 2
 
 
-def test_a_row_that_a_power_cut_took_is_made_from_the_ledger(
+def test_a_result_row_lost_in_a_power_cut_is_restored_from_the_ledger(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -172,7 +172,7 @@ def test_a_row_that_a_power_cut_took_is_made_from_the_ledger(
     assert len(finished(run)) == 2
 
 
-def test_an_eval_whose_tasks_have_changed_is_not_resumed(
+def test_an_eval_with_changed_tasks_is_not_resumed(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("b")

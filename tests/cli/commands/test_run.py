@@ -27,7 +27,7 @@ WriteTask = Callable[..., Path]
 UNGRADED = "#!/bin/bash\ntrue\n"
 
 
-def test_a_run_does_its_steps_keeps_all_in_its_directory_and_exits_0(
+def test_a_run_completes_its_steps_and_exits_0(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, mark: str
 ):
     for name in ("a", "b", "c"):
@@ -55,7 +55,7 @@ def test_a_run_does_its_steps_keeps_all_in_its_directory_and_exits_0(
 
 
 @pytest.mark.slow
-def test_a_run_that_only_rolls_out_is_measured_on_its_held_out_tasks_too(
+def test_a_run_without_training_evaluates_its_held_out_tasks(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     for name in ("a", "b"):
@@ -76,7 +76,7 @@ def test_a_run_that_only_rolls_out_is_measured_on_its_held_out_tasks_too(
     checked(plimsoll, "runs/night")
 
 
-def test_json_is_all_of_stdout_and_the_shell_agents_trajectories_are_kept_by_their_tickets(
+def test_json_is_all_of_stdout_and_trajectories_are_named_after_tickets(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task(
@@ -104,7 +104,7 @@ def pooled(folder: Path, **run: object) -> None:
 
 
 @pytest.mark.slow
-def test_a_runs_workers_have_sandboxes_ready_and_the_run_tells_how_they_were_had(
+def test_workers_prewarm_sandboxes_and_the_run_reports_pool_hits(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, mark: str
 ):
     write_task("a")
@@ -126,7 +126,7 @@ def test_a_runs_workers_have_sandboxes_ready_and_the_run_tells_how_they_were_had
 
 
 @pytest.mark.slow
-def test_what_sandboxes_cannot_do_is_said_once_however_many_workers_find_out(
+def test_a_warning_of_several_workers_is_printed_once(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -157,7 +157,7 @@ main()
 
 
 @pytest.mark.slow
-def test_what_a_library_prints_meanwhile_is_not_in_the_json(
+def test_output_of_libraries_stays_out_of_the_json(
     write_task: WriteTask, start: Start, tmp_path: Path
 ):
     write_task("a")
@@ -168,7 +168,7 @@ def test_what_a_library_prints_meanwhile_is_not_in_the_json(
     assert "a node has died" in err
 
 
-def test_a_run_that_comes_to_nothing_exits_3_and_says_why(
+def test_a_run_that_cannot_finish_exits_3_with_the_reason(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", test=UNGRADED)
@@ -181,7 +181,7 @@ def test_a_run_that_comes_to_nothing_exits_3_and_says_why(
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_a_run_already_is_not_begun_again(
+def test_an_existing_run_directory_is_refused(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -201,7 +201,7 @@ def at_work(start: Start, tmp_path: Path) -> tuple[object, Path]:
     return process, run
 
 
-def test_stop_drains_a_run_and_status_tells_before_and_after(
+def test_stop_drains_a_run_and_status_reports_both_states(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
 ):
     for name in ("a", "b"):
@@ -243,7 +243,7 @@ def sandboxes(folder: Path) -> set[str]:
     return {path.name for path in (folder / "home/sandboxes").iterdir() if path.is_dir()}
 
 
-def test_sandboxes_that_wait_for_trials_do_not_wait_for_those_that_have_a_grace(
+def test_prewarmed_sandboxes_close_before_the_grace_period_ends(
     write_task: WriteTask, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", solve="sleep 600")
@@ -260,7 +260,7 @@ def test_sandboxes_that_wait_for_trials_do_not_wait_for_those_that_have_a_grace(
     wait_for(lambda: no_sandbox(tmp_path))
 
 
-def test_sandboxes_that_waited_in_a_worker_that_was_killed_are_gone(
+def test_prewarmed_sandboxes_of_a_killed_worker_are_removed(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", solve="sleep 600")
@@ -296,7 +296,7 @@ def test_stop_now_does_not_wait_for_trials(
     wait_for(lambda: no_sandbox(tmp_path))
 
 
-def test_stop_says_where_nothing_is_left_to_go_on_with(
+def test_stop_before_the_first_trial_says_that_there_is_nothing_to_resume(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path
 ):
     write_task("a", solve="sleep 60")
@@ -310,7 +310,7 @@ def test_stop_says_where_nothing_is_left_to_go_on_with(
     assert not (tmp_path / "runs/night/ledger.db").exists()
 
 
-def test_what_a_process_that_was_killed_beside_a_run_left_is_gone_with_the_run(
+def test_a_run_removes_the_leftovers_of_other_killed_processes(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path
 ):
     write_task("a", solve="sleep 60")
@@ -325,7 +325,7 @@ def test_what_a_process_that_was_killed_beside_a_run_left_is_gone_with_the_run(
 
 
 @pytest.mark.slow
-def test_a_worker_that_does_not_end_leaves_no_sandbox(
+def test_a_hanging_worker_leaves_no_sandbox(
     write_task: WriteTask, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", solve="sleep 60")
@@ -341,7 +341,7 @@ def test_a_worker_that_does_not_end_leaves_no_sandbox(
     wait_for(lambda: marked(mark) == {})
 
 
-def test_clean_removes_what_a_killed_run_left_and_nothing_that_it_did(
+def test_clean_removes_leftovers_of_a_killed_run_and_keeps_its_results(
     write_task: WriteTask,
     plimsoll: Plimsoll,
     start: Start,
@@ -382,7 +382,7 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_that_it_did(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "stop", "resume", "clean", "ledger"])
 @pytest.mark.parametrize("name", ["", " ", "nigh", "nowhere/at/all"])
-def test_a_name_that_is_no_runs_is_refused(
+def test_an_unknown_run_name_is_refused(
     plimsoll: Plimsoll, tmp_path: Path, command: str, name: str
 ):
     (tmp_path / "runs/night").mkdir(parents=True)
@@ -393,7 +393,7 @@ def test_a_name_that_is_no_runs_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["night", "runs/night"])
-def test_an_evaluations_directory_is_told_from_a_runs(
+def test_an_evaluation_directory_is_distinguished_from_a_run_directory(
     plimsoll: Plimsoll, tmp_path: Path, name: str
 ):
     (tmp_path / "runs/night/trials").mkdir(parents=True)
@@ -406,7 +406,7 @@ def test_an_evaluations_directory_is_told_from_a_runs(
 
 
 @pytest.mark.slow
-def test_a_name_that_stands_for_two_runs_is_refused(plimsoll: Plimsoll, tmp_path: Path):
+def test_an_ambiguous_run_name_is_refused(plimsoll: Plimsoll, tmp_path: Path):
     for folder in (tmp_path / "night", tmp_path / "runs/night"):
         folder.mkdir(parents=True)
         (folder / "config.toml").touch()
@@ -417,7 +417,7 @@ def test_a_name_that_stands_for_two_runs_is_refused(plimsoll: Plimsoll, tmp_path
         assert "is two runs: say ./night or runs/night" in ended.stderr
 
 
-def test_workers_that_cannot_start_are_told_with_what_to_do(
+def test_workers_that_cannot_start_are_reported_with_a_remedy(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")
@@ -430,7 +430,7 @@ def test_workers_that_cannot_start_are_told_with_what_to_do(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_whose_policy_is_away_is_not_started(
+def test_a_run_with_an_unreachable_policy_is_not_started(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a")

@@ -77,7 +77,7 @@ async def trial(talk: Talk, folder: Path) -> Path:
     return folder
 
 
-def test_a_graded_trial_shows_its_reward_first_and_what_was_said(trial: Path, plimsoll: Plimsoll):
+def test_a_graded_trial_shows_its_reward_and_its_conversation(trial: Path, plimsoll: Plimsoll):
     ended = plimsoll("show", str(trial))
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
@@ -95,7 +95,7 @@ def test_a_graded_trial_shows_its_reward_first_and_what_was_said(trial: Path, pl
     assert lines[-1].startswith(f"see: plimsoll show {trial}")
 
 
-def test_a_void_trial_says_why_on_what_evidence_and_what_to_do(folder: Path, plimsoll: Plimsoll):
+def test_a_void_trial_shows_reason_evidence_and_remedy(folder: Path, plimsoll: Plimsoll):
     write_verdict(folder, VOID, agent="oracle")
     ended = plimsoll("show", str(folder))
     assert ended.returncode == 0
@@ -109,13 +109,13 @@ def test_a_void_trial_says_why_on_what_evidence_and_what_to_do(folder: Path, pli
     assert "no trajectory: the agent made no request to the policy" in ended.stdout
 
 
-def test_full_shows_long_texts_whole(trial: Path, plimsoll: Plimsoll):
+def test_full_shows_long_texts_uncut(trial: Path, plimsoll: Plimsoll):
     told = plimsoll("show", str(trial), "--full").stdout
     assert all(f"line {number}\n" in told for number in range(200))
     assert "left out" not in told
 
 
-def test_one_branch_is_shown_alone_and_whole(trial: Path, plimsoll: Plimsoll):
+def test_a_selected_branch_is_shown_alone_and_uncut(trial: Path, plimsoll: Plimsoll):
     told = plimsoll("show", str(trial), "--branch", "1").stdout
     assert "Fix it." in told and "Other." in told and "Done." not in told
     ended = plimsoll("show", str(trial), "--branch", "2")
@@ -162,7 +162,9 @@ def test_a_void_trial_exports_no_reward(trial: Path, plimsoll: Plimsoll):
     assert "reward" not in atif["extra"]
 
 
-def test_a_killed_trial_is_shown_as_far_as_it_came(talk: Talk, folder: Path, plimsoll: Plimsoll):
+def test_a_killed_trial_is_shown_up_to_its_last_record(
+    talk: Talk, folder: Path, plimsoll: Plimsoll
+):
     talk.recorder.abandon()
     part = folder / PART_NAME
     part.write_bytes(part.read_bytes()[:-20])
@@ -179,7 +181,7 @@ def test_a_trajectory_file_is_shown_with_its_verdict(trial: Path, plimsoll: Plim
     assert told.startswith("graded: 1.00") and "Done." in told
 
 
-def test_a_session_outside_of_a_run_is_shown(tmp_path: Path, plimsoll: Plimsoll):
+def test_a_session_without_a_run_is_shown(tmp_path: Path, plimsoll: Plimsoll):
     Talk(tmp_path / "s").recorder.abandon()
     told = plimsoll("show", "s").stdout
     assert told.splitlines()[0] == "session s1"
@@ -200,7 +202,7 @@ def test_a_session_outside_of_a_run_is_shown(tmp_path: Path, plimsoll: Plimsoll)
         (["runs/demo/trials/fix-add.3", "--export", "atif", "--out", "no/x"], "cannot write no/x"),
     ],
 )
-def test_what_cannot_be_shown_gets_one_clear_message(
+def test_an_invalid_path_or_file_gets_one_clear_message(
     trial: Path, tmp_path: Path, plimsoll: Plimsoll, args: list[str], words: str
 ):
     (tmp_path / "empty").mkdir()
@@ -215,9 +217,7 @@ def test_what_cannot_be_shown_gets_one_clear_message(
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_a_terminal_gets_neither_lines_too_wide_nor_commands_of_the_agent(
-    folder: Path, columns: int
-):
+def test_lines_fit_the_terminal_and_escapes_of_the_agent_are_removed(folder: Path, columns: int):
     talk = Talk(folder, {"task": "fix-add\x1b[2J"})
     talk.turn([ask("Say \x1b]0;title\x07 " + "and more " * 40)], say("\x9b2J" * 50))
     talk.recorder.abandon()

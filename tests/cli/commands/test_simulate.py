@@ -17,7 +17,7 @@ def simulated(plimsoll, *args: str) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("durations", ["lognormal", "stragglers", "hung"])
-def test_as_fast_as_the_counter_form_within_the_bound_on_age(plimsoll, durations: str):
+def test_the_ledger_is_as_fast_as_counters_within_the_bound_on_age(plimsoll, durations: str):
     rows = simulated(plimsoll, "--durations", durations, "--tau", "2", "--eta", "8")
     assert list(rows) == [
         "synchronous", "counter", "counter, recovered", "strict fifo", "plimsoll"
@@ -32,7 +32,7 @@ def test_as_fast_as_the_counter_form_within_the_bound_on_age(plimsoll, durations
     assert all(0 <= row["wasted"] < 1 and 0 <= row["idle"] < 1 for row in rows.values())
 
 
-def test_where_all_take_the_same_every_rule_but_one_keeps_the_trainer_busy(plimsoll):
+def test_with_equal_durations_every_rule_but_one_keeps_the_trainer_busy(plimsoll):
     rows = simulated(plimsoll, "--durations", "constant", "--no-restart")
     assert rows["synchronous"]["time_per_step"] == pytest.approx(2.0)
     for name in ("counter", "counter, recovered", "strict fifo", "plimsoll"):
@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_rows(plimsoll):
     assert simulated(plimsoll, "--steps", "30", "--seed", "5") != first
 
 
-def test_the_table_and_the_plot(plimsoll, tmp_path: Path):
+def test_simulate_prints_a_table_and_writes_a_plot(plimsoll, tmp_path: Path):
     plot = tmp_path / "plot.svg"
     done = plimsoll("simulate", "--steps", "20", "--plot", str(plot))
     assert (done.returncode, done.stderr) == (0, "")
@@ -78,7 +78,7 @@ def test_the_table_and_the_plot(plimsoll, tmp_path: Path):
         (("--plot", "/nowhere/at/all.svg", "--steps", "2"), "cannot write /nowhere/at/all.svg"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(plimsoll, args: tuple[str, ...], said: str):
+def test_impossible_settings_are_refused(plimsoll, args: tuple[str, ...], said: str):
     done = plimsoll("simulate", *args)
     assert done.returncode == 2
     assert said in done.stderr

@@ -40,7 +40,7 @@ def by_hand(tmp_path: Path) -> list[str]:
     return [word for pair in pairs for word in ("--from", pair)]
 
 
-def test_what_tasks_fetch_is_staged_once_and_told(
+def test_assets_are_staged_once_and_listed(
     plimsoll: Plimsoll, tasks: Path, by_hand: list[str], tmp_path: Path
 ) -> None:
     done = plimsoll("stage", "tasks", "--to", "assets", *by_hand)
@@ -60,7 +60,7 @@ def test_what_tasks_fetch_is_staged_once_and_told(
     assert "nothing to do" in again.stdout
 
 
-def test_what_cannot_be_had_is_named_with_its_tasks_and_the_rest_is_staged(
+def test_a_missing_asset_is_named_with_its_tasks_and_the_others_are_staged(
     plimsoll: Plimsoll, tasks: Path, by_hand: list[str]
 ) -> None:
     done = plimsoll("stage", "tasks", "--to", "assets", *by_hand[:2], "--json")
@@ -79,7 +79,7 @@ def test_what_cannot_be_had_is_named_with_its_tasks_and_the_rest_is_staged(
     assert "--from" in text.stdout
 
 
-def test_only_the_tasks_that_were_chosen_count(
+def test_only_the_assets_of_selected_tasks_are_staged(
     plimsoll: Plimsoll, tasks: Path, by_hand: list[str]
 ) -> None:
     done = plimsoll("stage", "tasks", "--to", "assets", "--task", "one", *by_hand[:2])
@@ -88,7 +88,7 @@ def test_only_the_tasks_that_were_chosen_count(
     assert "1 task: 1 asset can be staged" in done.stderr
 
 
-def test_check_names_what_is_damaged_and_changes_nothing(
+def test_check_names_damaged_assets_and_changes_nothing(
     plimsoll: Plimsoll, tasks: Path, by_hand: list[str], tmp_path: Path
 ) -> None:
     plimsoll("stage", "tasks", "--to", "assets", *by_hand)
@@ -114,7 +114,7 @@ def test_check_names_what_is_damaged_and_changes_nothing(
         (("--check",), "assets.toml: missing"),
     ],
 )
-def test_bad_usage_is_a_line_that_says_what_to_do(
+def test_bad_usage_is_one_line_with_a_remedy(
     plimsoll: Plimsoll, tasks: Path, args: tuple[str, ...], words: str
 ) -> None:
     done = plimsoll("stage", "tasks", "--to", "assets", *args)
@@ -124,7 +124,7 @@ def test_bad_usage_is_a_line_that_says_what_to_do(
     assert "Traceback" not in done.stderr
 
 
-def test_a_second_stager_is_told_who_holds_the_folder(
+def test_a_second_stager_is_refused_with_the_holder_of_the_folder(
     plimsoll: Plimsoll, start: Callable[..., subprocess.Popen[str]], tasks: Path, tmp_path: Path
 ) -> None:
     hold = (

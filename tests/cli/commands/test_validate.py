@@ -95,7 +95,9 @@ def test_a_flaky_task_is_named_as_such(honest: WriteTask, plimsoll: Plimsoll):
 
 
 @pytest.mark.slow
-def test_only_the_tasks_named_are_replaced(honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path):
+def test_only_records_of_selected_tasks_are_replaced(
+    honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path
+):
     honest("a")
     honest("b", test="#!/bin/bash\ntrue\n")
     assert plimsoll("validate", "tasks").returncode == 1
@@ -111,7 +113,7 @@ def test_only_the_tasks_named_are_replaced(honest: WriteTask, plimsoll: Plimsoll
     assert plimsoll("eval", "tasks", "--validated").returncode == 0
 
 
-def test_a_place_that_cannot_be_written_asks_for_another_before_anything_runs(
+def test_an_unwritable_record_is_refused_before_any_trial(
     honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     honest("a")
@@ -126,7 +128,7 @@ def test_a_place_that_cannot_be_written_asks_for_another_before_anything_runs(
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_run_refuses_what_is_not_validated_and_says_what_to_do(
+def test_a_run_refuses_unvalidated_tasks_with_a_remedy(
     honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     honest("a")
@@ -145,7 +147,7 @@ def test_a_run_refuses_what_is_not_validated_and_says_what_to_do(
     assert "  a: changed since it was validated" in changed.stderr
 
 
-def test_the_quarantined_are_refused_or_left_out_and_named(honest: WriteTask, plimsoll: Plimsoll):
+def test_quarantined_tasks_are_refused_or_left_out_and_named(honest: WriteTask, plimsoll: Plimsoll):
     honest("good")
     honest("bad", test="#!/bin/bash\ntrue\n")
     assert plimsoll("validate", "tasks").returncode == 1
@@ -158,7 +160,7 @@ def test_the_quarantined_are_refused_or_left_out_and_named(honest: WriteTask, pl
     assert "not run, quarantined (1):\n  bad  quarantined: the oracle is void" in ended.stdout
 
 
-def test_an_interrupted_validation_keeps_what_is_finished(
+def test_an_interrupted_validation_keeps_finished_records(
     honest: WriteTask, start: Callable[..., Popen[str]], tmp_path: Path
 ):
     honest("a")
@@ -192,9 +194,7 @@ def test_bad_usage_is_one_line_and_exits_2(honest: WriteTask, plimsoll: Plimsoll
 
 
 @pytest.mark.slow
-def test_the_commands_to_go_on_with_are_those_that_work(
-    honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path
-):
+def test_the_suggested_commands_work(honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path):
     honest("a")
     (tmp_path / "tasks/broken").mkdir()
     (tmp_path / "tasks/broken/task.toml").write_text("=")
@@ -212,7 +212,7 @@ def test_the_commands_to_go_on_with_are_those_that_work(
 
 
 @pytest.mark.slow
-def test_a_run_over_quarantined_tasks_says_so(honest: WriteTask, plimsoll: Plimsoll):
+def test_a_run_over_quarantined_tasks_prints_a_warning(honest: WriteTask, plimsoll: Plimsoll):
     honest("good")
     honest("bad", solve="exit 1")
     assert "quarantined" not in plimsoll("eval", "tasks").stderr

@@ -20,7 +20,7 @@ BATCH = 64
 SOLVED = "#!/bin/bash\n[ -e /done ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
 
 
-def test_a_run_whose_one_grader_cannot_fetch_ends_before_its_second_batch(
+def test_a_run_with_one_failing_download_stops_before_its_second_batch(
     plimsoll: Plimsoll, tmp_path: Path
 ):
     path = BROKEN / "curl-pipe-sh-then-zero"
@@ -40,7 +40,7 @@ def test_a_run_whose_one_grader_cannot_fetch_ends_before_its_second_batch(
     assert "--out" not in command
 
 
-def test_a_run_whose_graders_are_broken_in_two_ways_ends_with_its_first_batch(
+def test_a_run_with_graders_broken_in_two_ways_stops_after_its_first_batch(
     plimsoll: Plimsoll, tmp_path: Path
 ):
     for name in ("curl-pipe-sh-then-zero", "parser-cannot-be-imported"):
@@ -63,7 +63,7 @@ def test_a_run_whose_graders_are_broken_in_two_ways_ends_with_its_first_batch(
     assert any("plimsoll stage tasks --to DIR" in line for line in breaker["remedies"])
 
 
-def test_a_small_set_of_tasks_broken_in_different_ways_runs_to_its_end(plimsoll: Plimsoll):
+def test_a_small_set_of_tasks_broken_in_different_ways_completes(plimsoll: Plimsoll):
     ended = plimsoll("eval", str(BROKEN), "--json")
     assert ended.returncode == 3, ended.stderr
     told = json.loads(ended.stdout)
@@ -71,7 +71,7 @@ def test_a_small_set_of_tasks_broken_in_different_ways_runs_to_its_end(plimsoll:
     assert "breaker" not in told
 
 
-def test_told_to_keep_going_a_run_goes_to_its_end_and_still_says_so(plimsoll: Plimsoll):
+def test_with_keep_going_a_run_ends_normally_and_names_the_alarm(plimsoll: Plimsoll):
     path = BROKEN / "no-reward-file"
     ended = plimsoll("eval", str(path), "--attempts", "24", "--keep-going")
     assert ended.returncode == 3, ended.stderr
@@ -89,7 +89,7 @@ def test_canaries_run_beside_the_trials(write_task: WriteTask, plimsoll: Plimsol
     assert "9 trials in" in ended.stdout
 
 
-def test_a_canary_that_fails_voids_and_stops(
+def test_a_failed_canary_voids_earlier_trials_and_stops_the_run(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     """The task is valid, and breaks behind the back of an agent that is not graded for it."""

@@ -17,7 +17,7 @@ GROUP, REQUEUES = 4, 3
 
 
 @pytest.mark.slow
-def test_a_run_with_one_broken_task_goes_on_to_its_last_step_without_it(
+def test_a_run_with_one_broken_task_completes_without_it(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     # It comes first, before anything is known of the others.

@@ -155,7 +155,7 @@ def sockets(folder: Path) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 1500)
-def test_whatever_is_killed_no_prompt_is_lost_none_is_used_twice_and_nothing_is_left(
+def test_after_random_kills_no_prompt_is_lost_or_used_twice_and_nothing_is_left(
     cluster: Any,
     write_task: Callable[..., Path],
     plimsoll: Plimsoll,

@@ -53,7 +53,7 @@ def test_the_demo_trains_on_its_tasks_and_measures_held_out_ones(tmp_path: Path,
 @pytest.mark.skipif(not NIGHTLY, reason="takes minutes: make test-nightly")
 @pytest.mark.alone
 @pytest.mark.timeout(1500)
-def test_the_demo_gets_better_at_tasks_that_it_has_not_seen(tmp_path: Path, sandboxes: None):
+def test_the_demo_improves_on_held_out_tasks(tmp_path: Path, sandboxes: None):
     told = run_demo(Path("examples/demo.toml"), tmp_path / "demo")
     assert told["heldout_before"] <= 0.5
     assert told["heldout_after"] >= 0.65

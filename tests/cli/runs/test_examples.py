@@ -15,7 +15,7 @@ def _a_home(home: Path, sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_the_run_of_the_examples_comes_to_its_end(plimsoll: Plimsoll, tmp_path: Path):
+def test_the_example_run_completes(plimsoll: Plimsoll, tmp_path: Path):
     ended = plimsoll("run", str(EXAMPLES / "rollout.toml"), "--out", "run", "--json")
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
@@ -25,9 +25,7 @@ def test_the_run_of_the_examples_comes_to_its_end(plimsoll: Plimsoll, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_trainer_of_the_examples_comes_to_its_end(
-    plimsoll: Plimsoll, start: Start, tmp_path: Path
-):
+def test_the_example_trainer_completes(plimsoll: Plimsoll, start: Start, tmp_path: Path):
     trainer = start("run", python=(str(EXAMPLES / "rollouts.py"),))
     out, err = trainer.communicate(timeout=200)
     assert trainer.returncode == 0, err

@@ -35,7 +35,7 @@ def finished_tickets(run: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_training_goes_on_where_it_was_moved_to_with_all_finished_rollouts(
+def test_a_moved_training_resumes_with_all_finished_rollouts(
     write_task: Callable[..., Path], plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
 ):
     for name in ("a", "b"):

@@ -34,7 +34,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sandboxes", "shared")
-def test_a_run_on_a_network_file_system_is_killed_and_goes_on_with_its_local_ledger(
+def test_a_killed_run_on_a_network_file_system_resumes_from_its_local_ledger(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", solve="sleep 0.3; touch /tmp/done")
@@ -77,7 +77,7 @@ def test_a_run_on_a_network_file_system_is_killed_and_goes_on_with_its_local_led
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sandboxes", "shared")
-def test_a_ledger_is_not_put_on_a_network_file_system_by_name(
+def test_a_ledger_path_on_a_network_file_system_is_refused(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", solve="touch /tmp/done")

@@ -40,7 +40,7 @@ def graded(run: Path) -> dict[str, Finished]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("agent", ["oracle", "shell"])
-def test_no_reward_of_a_trial_that_a_power_cut_undid_is_graded(
+def test_a_trial_undone_by_a_power_cut_has_no_reward(
     agent: str,
     write_task: Callable[..., Path],
     plimsoll: Plimsoll,

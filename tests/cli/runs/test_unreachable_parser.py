@@ -87,7 +87,7 @@ def result(ended: CompletedProcess[str]) -> dict[str, object]:
         pytest.param(SKIPPING, "grader", "agent", id="skipping"),
     ],
 )
-def test_without_the_repository_it_is_never_a_zero(
+def test_without_the_repository_the_trial_is_void(
     task: Callable[[str], Path],
     plimsoll: Plimsoll,
     sandboxes: None,
@@ -127,7 +127,7 @@ def test_without_the_repository_it_is_never_a_zero(
     ],
     indirect=["where"],
 )
-def test_with_the_repository_staged_it_grades(
+def test_with_the_staged_repository_the_trial_is_graded(
     task: Callable[[str], Path],
     mirror: Path,
     plimsoll: Plimsoll,

@@ -28,7 +28,7 @@ def validated(run: Path) -> int:
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
-def test_tasks_that_fail_are_left_out_and_named_and_nothing_is_validated_twice(
+def test_failed_tasks_are_left_out_and_named_and_no_task_is_validated_twice(
     tasks: Path, write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("bad", test="true\n", solve=SOLVE)
@@ -57,9 +57,7 @@ def test_tasks_that_fail_are_left_out_and_named_and_nothing_is_validated_twice(
 
 
 @pytest.mark.slow
-def test_a_task_that_was_changed_is_validated_again(
-    tasks: Path, plimsoll: Plimsoll, tmp_path: Path
-):
+def test_a_changed_task_is_validated_again(tasks: Path, plimsoll: Plimsoll, tmp_path: Path):
     write_run(tmp_path, validate=True, steps=1)
     assert plimsoll("run", "night.toml", "--out", "run").returncode == 0
     (tasks / "b/instruction.md").write_text("Do it well.\n")
@@ -70,7 +68,7 @@ def test_a_task_that_was_changed_is_validated_again(
 
 
 @pytest.mark.slow
-def test_where_most_tasks_fail_nothing_is_run_however_often_it_is_asked(
+def test_if_most_tasks_fail_validation_every_start_is_refused(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("good", test=HONEST, solve=SOLVE)

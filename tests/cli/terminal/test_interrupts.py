@@ -54,7 +54,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
+def test_a_signal_ends_the_run_in_time_and_keeps_finished_trials(
     write_task: Callable[..., Path], start: Start, tmp_path: Path, number: int, code: int
 ):
     mark = f"mark-{uuid.uuid4().hex}"
@@ -90,7 +90,7 @@ def test_a_signal_ends_the_run_in_time_and_keeps_what_finished(
     assert processes_with(mark) == []
 
 
-def test_a_killed_run_leaves_nothing_once_the_next_has_started(
+def test_the_next_run_removes_the_leftovers_of_a_killed_run(
     write_task: Callable[..., Path], start: Start, tmp_path: Path
 ):
     mark = f"mark-{uuid.uuid4().hex}"
@@ -123,7 +123,7 @@ def stubborn(start: Start) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_does_not_end_in_time_is_left_to_the_end_of_the_process(
+def test_cleanup_past_its_time_limit_is_abandoned(
     stubborn: subprocess.Popen[str],
 ):
     began = time.monotonic()
@@ -135,7 +135,7 @@ def test_what_does_not_end_in_time_is_left_to_the_end_of_the_process(
 
 
 @pytest.mark.alone
-def test_a_second_signal_ends_it_at_once(stubborn: subprocess.Popen[str]):
+def test_a_second_signal_ends_the_run_at_once(stubborn: subprocess.Popen[str]):
     stubborn.send_signal(signal.SIGINT)
     assert stubborn.stdout is not None
     assert stubborn.stdout.readline() == "not yet\n"
@@ -159,7 +159,7 @@ OUTLIVING = STUBBORN.replace(
 
 @pytest.mark.alone
 @pytest.mark.parametrize("again", [False, True])
-def test_sandboxes_that_outlive_the_process_have_longer_and_are_named_where_they_are_left(
+def test_sandboxes_that_outlive_the_process_get_more_time_and_are_named_if_left(
     start: Start, again: bool
 ):
     process = start(python=("-c", OUTLIVING))

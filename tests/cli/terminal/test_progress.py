@@ -33,7 +33,7 @@ def on_a_terminal(folder: Path, *args: str) -> tuple[bytes, str]:
     return out, seen
 
 
-def test_the_live_table_shows_phases_and_gives_the_cursor_back(
+def test_the_live_table_shows_phases_and_restores_the_cursor(
     write_task: Callable[..., Path], tmp_path: Path
 ):
     write_task("slow", solve="sleep 1")
@@ -45,7 +45,7 @@ def test_the_live_table_shows_phases_and_gives_the_cursor_back(
 
 
 @pytest.mark.slow
-def test_a_training_shows_its_last_steps_a_bar_and_how_it_goes(
+def test_a_training_shows_its_last_steps_and_a_progress_bar(
     write_task: Callable[..., Path], tmp_path: Path
 ):
     write_task("a", test=GRADE)

@@ -61,7 +61,7 @@ def reader(kind: str) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["terminal", "pipe"])
-def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_says(
+def test_a_run_completes_after_its_reader_is_gone(
     write_task: Callable[..., Path], plimsoll: Plimsoll, tmp_path: Path, kind: str
 ):
     write_task("a", test=SLOW)
@@ -85,7 +85,7 @@ def test_a_run_goes_on_to_its_end_when_nobody_reads_what_it_says(
     checked(plimsoll, "run")
 
 
-def test_a_closed_terminal_ends_a_run_in_order_however_often_it_is_told(
+def test_a_closed_terminal_ends_a_run_orderly_after_repeated_signals(
     write_task: Callable[..., Path], start: Start, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", test=SLOW)
@@ -103,7 +103,7 @@ def test_a_closed_terminal_ends_a_run_in_order_however_often_it_is_told(
     checked(plimsoll, "run")
 
 
-def test_under_nohup_a_closed_terminal_is_nothing(
+def test_under_nohup_a_closed_terminal_is_ignored(
     write_task: Callable[..., Path], start: Start, tmp_path: Path
 ):
     write_task("a", test=SLOW)
@@ -116,7 +116,7 @@ def test_under_nohup_a_closed_terminal_is_nothing(
     assert process.returncode == 0, out + err
 
 
-def test_what_cleans_up_is_not_cut_short_by_a_second_sigterm(start: Start):
+def test_a_second_sigterm_does_not_interrupt_the_cleanup(start: Start):
     process = start(python=("-c", CLEANS_UP))
     assert process.stdout is not None
     for said in ("running\n", "cleaning\n"):

@@ -24,7 +24,7 @@ def refused(file: Path) -> str:
     return str(error.value)
 
 
-def test_what_is_wrong_is_said_before_a_model_is_loaded(write_task: WriteTask, tmp_path: Path):
+def test_config_errors_are_reported_before_a_model_is_loaded(write_task: WriteTask, tmp_path: Path):
     missing = {"model": "a model that would take minutes"}
     write_task("a", test=GRADE)
     file = write_training(tmp_path, training=missing, tasks="nowhere")
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(write_task: WriteTask, t
     assert "hf download ORGANIZATION/NAME --local-dir" in refused(file)
 
 
-def test_sampling_that_log_probabilities_do_not_know_of_is_warned_of(
+def test_sampling_that_log_probabilities_ignore_causes_a_warning(
     write_task: WriteTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     write_task("a", test=GRADE)

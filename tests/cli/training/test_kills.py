@@ -92,7 +92,7 @@ def chance() -> random.Random:
     return random.Random(SEED)
 
 
-def test_a_training_that_is_killed_comes_to_the_same_weights(
+def test_a_killed_training_reaches_the_same_weights(
     write: Callable[..., None], start: Start, tmp_path: Path, chance: random.Random
 ):
     write(checkpoint_every=1)
@@ -112,7 +112,7 @@ def test_a_training_that_is_killed_comes_to_the_same_weights(
             torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4)
 
 
-def test_a_training_that_runs_ahead_loses_nothing_when_it_is_killed(
+def test_a_killed_asynchronous_training_loses_nothing(
     write: Callable[..., None], start: Start, tmp_path: Path, chance: random.Random
 ):
     write(mode="async", checkpoint_every=2)
@@ -123,7 +123,7 @@ def test_a_training_that_runs_ahead_loses_nothing_when_it_is_killed(
     assert told["max_age"] <= told["eta"] == 2
 
 
-def test_what_is_gone_of_a_killed_training_is_rolled_out_again(
+def test_missing_trajectories_of_a_killed_training_are_rolled_out_again(
     write: Callable[..., None], start: Start, tmp_path: Path
 ):
     write()

@@ -10,7 +10,7 @@ from plimsoll.runs.scheduler import Scheduler
 from plimsoll.training.trainer import Trainer
 
 
-async def test_workers_hear_of_each_publish_and_whether_answers_under_way_come_to_their_end(
+async def test_workers_are_notified_of_each_publish_and_its_mode(
     write_task: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     told: list[tuple[bool, bool]] = []

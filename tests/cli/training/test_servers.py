@@ -99,7 +99,7 @@ def serve_the_last(replicas: list[Replica], run: Path, step: int) -> None:
         assert replica.get("/norms") == pytest.approx(last, rel=1e-5)
 
 
-def test_what_replicas_generate_is_of_the_weights_that_it_counts_as(
+def test_tokens_of_replicas_come_from_the_recorded_version(
     replicas: list[Replica], start: Start, tmp_path: Path
 ):
     write(tmp_path, replicas, mode="sync", steps=4)
@@ -124,7 +124,7 @@ def test_what_replicas_generate_is_of_the_weights_that_it_counts_as(
 
 
 @pytest.mark.parametrize("weights", [None, "shared"])
-def test_a_start_that_comes_to_nothing_leaves_no_weights(
+def test_a_failed_start_leaves_no_weights(
     start: Start,
     replica: Callable[[Path], Replica],
     write_task: Callable[..., Path],
@@ -143,7 +143,7 @@ def test_a_start_that_comes_to_nothing_leaves_no_weights(
     assert not list(tmp_path.glob("shared/*"))
 
 
-def test_a_training_goes_on_after_its_own_end_and_that_of_a_replica(
+def test_a_training_survives_its_own_restart_and_that_of_a_replica(
     replicas: list[Replica], start: Start, tmp_path: Path
 ):
     write(tmp_path, replicas, mode="async", steps=8, weights="shared")
@@ -173,7 +173,7 @@ def test_a_training_goes_on_after_its_own_end_and_that_of_a_replica(
     assert make_report(run, check=True, task=None).problems == []
 
 
-def test_a_replica_that_comes_back_in_mid_run_is_given_the_weights_of_now(
+def test_a_restarted_replica_gets_the_current_weights(
     replicas: list[Replica], start: Start, tmp_path: Path
 ):
     write(tmp_path, replicas, mode="async", steps=8)

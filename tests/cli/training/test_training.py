@@ -43,7 +43,7 @@ def edit(file: Path, **values: object) -> None:
     file.write_text(text)
 
 
-def test_a_training_tells_what_it_does_and_what_came_of_it(
+def test_a_training_prints_its_progress_and_its_result(
     tasks: None, start: Start, tmp_path: Path, mark: str
 ):
     config = write_training(tmp_path, training={"mode": "async"}, steps=4)
@@ -90,7 +90,7 @@ def first_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_numbers(
+def test_a_stopped_training_keeps_its_last_step_and_resumes_with_changed_settings(
     tasks: None, start: Start, tmp_path: Path, mark: str
 ):
     write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
@@ -117,7 +117,7 @@ def test_a_training_that_is_stopped_keeps_its_last_step_and_goes_on_with_other_n
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
+def test_a_second_signal_ends_a_training_at_once_without_leftovers(
     write_task: WriteTask, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", test=f"{GRADE}sleep 4\n")
@@ -137,7 +137,7 @@ def test_a_second_signal_ends_a_training_at_once_and_nothing_is_left(
 
 
 @pytest.mark.slow
-def test_resume_says_which_steps_are_made_again(
+def test_resume_names_the_steps_that_it_repeats(
     tasks: None, start: Start, tmp_path: Path, mark: str
 ):
     write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
@@ -191,7 +191,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [out_of_memory, full_disk])
-def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
+def test_a_failed_training_keeps_its_steps_and_prints_reason_and_remedy(
     tasks: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +224,7 @@ def test_a_training_that_fails_says_why_keeps_its_steps_and_tells_how_to_go_on(
 
 
 @pytest.mark.slow
-def test_two_ranks_train_as_one_does(tasks: None, start: Start, tmp_path: Path, mark: str):
+def test_two_ranks_train_like_one(tasks: None, start: Start, tmp_path: Path, mark: str):
     write_training(tmp_path, steps=2)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     for name, python in {
@@ -250,7 +250,7 @@ def refused(folder: Path, **training: object) -> str:
     return str(error.value)
 
 
-def test_a_model_that_cannot_be_used_is_named_with_what_to_do(tasks: None, tmp_path: Path):
+def test_an_unusable_model_is_named_with_a_remedy(tasks: None, tmp_path: Path):
     assert "there is no folder" in refused(tmp_path, model="nowhere")
     assert "config.json" in refused(tmp_path, model="tasks")
     assert 'the policy "tiny" has its own model' in refused(tmp_path, policy="tiny")
@@ -278,7 +278,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 @pytest.mark.slow
-def test_what_training_needs_is_named_where_it_is_not_installed(
+def test_missing_packages_for_training_are_named(
     tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     write_training(tmp_path)
@@ -287,7 +287,7 @@ def test_what_training_needs_is_named_where_it_is_not_installed(
         start_run(tmp_path / "night.toml", out=None, keep_going=False, as_json=False)
 
 
-def test_a_run_that_trains_nothing_imports_no_torch(start: Start, tmp_path: Path):
+def test_a_run_without_training_does_not_import_torch(start: Start, tmp_path: Path):
     code = (
         "import sys, plimsoll.cli.terminal.start, plimsoll.cli.commands.run\n"
         "import plimsoll.runs.rollouts\n"

@@ -32,13 +32,11 @@ from plimsoll.trials.verdicts import Cause
         (-1.0, "-1.00"),
     ],
 )
-def test_a_figure_is_never_rounded_to_a_whole_number_that_it_is_not(
-    value: float | None, shown: str
-):
+def test_a_fraction_is_never_rounded_to_a_whole_number(value: float | None, shown: str):
     assert figure(value) == shown
 
 
-def test_text_of_a_grader_cannot_move_the_cursor():
+def test_escapes_in_grader_output_cannot_move_the_cursor():
     assert plain("a\x1b[2Jb\r\nc\t") == "a\\x1b[2Jb c"
     assert plain("größer · [bold]x[/bold]") == "größer · [bold]x[/bold]"
 
@@ -84,30 +82,28 @@ def shown(evaluation: Shown, tmp_path: Path) -> str:
     return console.file.getvalue()
 
 
-def test_no_number_stands_where_a_mean_would_be_when_nothing_is_graded(
-    evaluation: Shown, tmp_path: Path
-):
+def test_without_graded_trials_no_mean_is_shown(evaluation: Shown, tmp_path: Path):
     evaluation.tally.add(void_row("no reward was written"))
     assert progress_line(evaluation) == "1/0 trials · graded 0 · void grader 1"
     table = shown(evaluation, tmp_path).splitlines()
     assert table[1].split() == ["a", "0/1", "–", "grader", "1"]
 
 
-def test_a_reason_is_shown_as_it_is_without_its_escapes(evaluation: Shown, tmp_path: Path):
+def test_a_reason_is_shown_without_escapes(evaluation: Shown, tmp_path: Path):
     evaluation.tally.add(void_row("\x1b[31m[red]broken[/red]"))
     text = shown(evaluation, tmp_path)
     assert "\x1b" not in text
     assert "[red]broken[/red]" in text
 
 
-def test_the_live_view_has_its_bar_on_a_line_of_its_own(evaluation: Shown):
+def test_the_live_view_has_its_bar_on_a_separate_line(evaluation: Shown):
     console = Console(file=StringIO(), width=100, force_terminal=True)
     console.print(live(evaluation))
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().splitlines()[1].strip() == "0/0 trials · graded 0 · void –"
 
 
-def test_the_pools_line_says_what_was_measured_and_no_more():
+def test_the_pool_line_shows_only_measured_figures():
     start = Quantiles(8, 0.31, 1.2)
     none = PoolStats(reuse=Reuse.NONE, hits=0, cold_starts=8, start=start, wait_cold=start)
     assert pool_line(none) == "sandboxes: start p50 310 ms p99 1.2 s"
@@ -131,7 +127,7 @@ def test_the_pools_line_says_what_was_measured_and_no_more():
 
 
 @pytest.mark.parametrize("width", [20, 40, 57, 58, 59, 80])
-def test_no_figure_is_cut_and_no_column_left_out_on_a_narrow_terminal(width: int):
+def test_on_a_narrow_terminal_every_column_and_figure_is_whole(width: int):
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("task", overflow="fold", min_width=MIN_WIDTH)
     table.add_column("graded", justify="right", no_wrap=True)
@@ -149,7 +145,7 @@ def test_no_figure_is_cut_and_no_column_left_out_on_a_narrow_terminal(width: int
     assert max(map(len, (head, first, *more))) <= max(width, 58)
 
 
-def test_the_closing_table_names_every_task_on_a_narrow_terminal(evaluation: Shown, tmp_path: Path):
+def test_on_a_narrow_terminal_the_closing_table_names_every_task(evaluation: Shown, tmp_path: Path):
     row = void_row("no room")
     for cause in (Cause.GRADER, Cause.SANDBOX, Cause.TASK):
         evaluation.tally.add(msgspec.structs.replace(row, task="needs-internet", cause=cause))

@@ -15,7 +15,7 @@ from plimsoll.training.learner.learner import Learner
 from plimsoll.training.learner.ranks import World
 
 
-def test_after_an_error_of_any_kind_the_others_are_not_waited_for(
+def test_after_any_error_a_rank_does_not_wait_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """They are in the middle of the step that failed here, and would not answer."""

@@ -87,7 +87,7 @@ def by_hand(folder: Path, samples: list[TrainingSample], **values: Any) -> tuple
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 @pytest.mark.parametrize("correction", ["none", "truncated"])
 @pytest.mark.parametrize("entropy", [0.0, 0.1])
-def test_loss_and_gradient_are_what_the_formula_gives(
+def test_loss_and_gradient_match_the_formula(
     folder: Path, averaging: str, algorithm: str, correction: str, entropy: float
 ):
     values = {
@@ -110,9 +110,7 @@ def branched() -> list[TrainingSample]:
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
-def test_a_rollout_weighs_as_much_as_another_however_many_branches_it_has(
-    folder: Path, algorithm: str
-):
+def test_every_rollout_has_the_same_weight_for_any_number_of_branches(folder: Path, algorithm: str):
     values = {"averaging": "sequence", "algorithm": algorithm}
     expected, norm = by_hand(folder, branched(), **values)
     report, _ = stepped(folder, branched(), **values)
@@ -124,7 +122,7 @@ def test_a_rollout_weighs_as_much_as_another_however_many_branches_it_has(
     assert parts.loss == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_distance_from_the_reference_is_0_at_first_and_then_costs(folder: Path):
+def test_the_kl_penalty_is_0_at_first_and_then_positive(folder: Path):
     made = learner(folder, kl=0.5, learning_rate=1e-2)
     plain = learner(folder, entropy=1e-12)
     first = made.step(items())
@@ -134,7 +132,7 @@ def test_distance_from_the_reference_is_0_at_first_and_then_costs(folder: Path):
     assert second.reference_kl is not None and second.reference_kl > 0.01
 
 
-def test_ppo_begins_with_values_of_0_and_learns_them(folder: Path):
+def test_ppo_starts_with_values_of_0_and_learns_them(folder: Path):
     made = learner(folder, algorithm="ppo", critic_rate=1e-2, normalize=False, value_clip=10.0)
     samples = items()
     first = made.step(samples)
@@ -166,7 +164,7 @@ def test_advantages_of_ppo_are_whitened_over_the_batch_on_request(folder: Path):
     assert plain.kl == pytest.approx(0, abs=1e-6)
 
 
-def test_steps_make_what_was_worth_more_likelier(folder: Path):
+def test_steps_raise_the_probability_of_rewarded_tokens(folder: Path):
     good = item([7] + [11] * 6, [0] + [1] * 6, advantage=1.0, ticket="a.1")
     bad = item([7] + [13] * 6, [0] + [1] * 6, advantage=-1.0, ticket="a.2")
     made = learner(folder, learning_rate=3e-3, correction="none", clip_high=1e6)
@@ -178,7 +176,7 @@ def test_steps_make_what_was_worth_more_likelier(folder: Path):
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo", "ppo"])
-def test_what_is_masked_never_matters(folder: Path, algorithm: str):
+def test_masked_tokens_have_no_effect(folder: Path, algorithm: str):
     plain = items()
     changed: list[TrainingSample] = []
     for sample in plain:
@@ -210,7 +208,7 @@ def test_what_is_masked_never_matters(folder: Path, algorithm: str):
     ],
     ids=str,
 )
-def test_neither_the_order_nor_the_size_of_micro_batches_matters(folder: Path, values: dict):
+def test_order_and_size_of_micro_batches_have_no_effect(folder: Path, values: dict):
     expected, expected_weights = stepped(folder, items(), **values)
     for samples, micro_tokens in ((items()[::-1], 8192), (items(), 50), (items(), 1)):
         report, weights = stepped(folder, samples, micro_tokens=micro_tokens, **values)
@@ -235,7 +233,7 @@ def test_a_sample_without_an_advantage_counts_in_the_mean_and_is_not_computed(fo
     assert computed.entropy != pytest.approx(without.entropy, rel=1e-6)
 
 
-def test_every_figure_of_the_correction_is_that_of_its_tokens(folder: Path):
+def test_every_figure_of_the_correction_is_computed_over_its_tokens(folder: Path):
     sample = scored(folder, item([5, 6, 7, 8], [0, 1, 1, 1]))
     # Three times as likely as when it was generated, as likely, and half as likely.
     sample.logprobs[1] -= math.log(3)
@@ -247,7 +245,7 @@ def test_every_figure_of_the_correction_is_that_of_its_tokens(folder: Path):
     assert report.kl == pytest.approx(expected / 3, rel=1e-4)
 
 
-def test_several_updates_are_held_near_where_the_step_began(folder: Path):
+def test_several_updates_are_clipped_around_the_start_of_the_step(folder: Path):
     samples = [replace(each, advantage=each.advantage or 0.3) for each in items()]
     report, _ = stepped(folder, samples, updates=4, learning_rate=3e-3)
     assert report.micro_batches == 4
@@ -258,13 +256,13 @@ def test_several_updates_are_held_near_where_the_step_began(folder: Path):
     assert report.kl == pytest.approx(once.kl, rel=1e-5)
 
 
-def test_more_updates_than_samples_make_as_many_as_there_are(folder: Path):
+def test_there_are_at_most_as_many_updates_as_samples(folder: Path):
     report, _ = stepped(folder, items(2), updates=5)
     assert report.micro_batches == 2 and report.skipped == ""
 
 
 @pytest.mark.parametrize("updates", [1, 3])
-def test_the_same_seed_gives_the_same_weights_to_the_bit(folder: Path, updates: int):
+def test_the_same_seed_gives_identical_weights(folder: Path, updates: int):
     first, second = (stepped(folder, items(), updates=updates, seed=7) for _ in range(2))
     assert torch.equal(first[1], second[1])
     if updates > 1:
@@ -290,7 +288,7 @@ def test_bfloat16_is_computed_in_and_weights_stay_float32(folder: Path):
 
 
 @pytest.mark.parametrize("samples", [[], [item([1, 2], [0, 1], advantage=0.0)]])
-def test_where_there_is_nothing_to_learn_nothing_changes_and_it_says_so(folder: Path, samples):
+def test_without_advantages_the_weights_stay_and_the_report_says_so(folder: Path, samples):
     made = learner(folder, weight_decay=0.1)
     before = flat(made)
     report = made.step(samples)

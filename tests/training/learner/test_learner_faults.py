@@ -49,7 +49,7 @@ def huge() -> list:
     ("samples", "why"), [(spoiled(), "loss"), (huge(), "gradient")], ids=["loss", "gradient"]
 )
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_a_step_that_is_not_finite_is_skipped_and_counted(
+def test_a_non_finite_step_is_skipped_and_counted(
     folder: Path, samples: list, why: str, algorithm: str
 ):
     if (why, algorithm) == ("gradient", "ppo"):
@@ -70,7 +70,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
     assert made.bad_steps == 0
 
 
-def test_a_step_is_bad_only_where_no_update_changed_anything(folder: Path):
+def test_a_step_is_bad_only_if_no_update_changed_the_weights(folder: Path):
     made = learner(folder, updates=2)
     before = flat(made)
     report = made.step(spoiled())
@@ -83,14 +83,14 @@ def test_a_step_is_bad_only_where_no_update_changed_anything(folder: Path):
     assert torch.equal(before, flat(made))
 
 
-def test_a_step_with_nothing_to_learn_between_bad_ones_does_not_pardon_them(folder: Path):
+def test_a_step_without_advantages_does_not_reset_the_count_of_bad_steps(folder: Path):
     made = learner(folder)
     made.step(spoiled())
     made.step([])
     assert made.bad_steps == 1
 
 
-def test_an_id_that_the_model_does_not_know_names_the_rollout_and_the_tokenizer(folder: Path):
+def test_an_unknown_token_id_is_reported_with_the_rollout_and_the_tokenizer(folder: Path):
     for wrong in (100_000, -1):
         bad = item([1, wrong, 2], [0, 1, 1], ticket="fix-add.3")
         with pytest.raises(
@@ -99,13 +99,13 @@ def test_an_id_that_the_model_does_not_know_names_the_rollout_and_the_tokenizer(
             learner(folder).step([*items(), bad])
 
 
-def test_lists_of_different_lengths_name_the_rollout(folder: Path):
+def test_lists_of_different_lengths_are_reported_with_the_rollout(folder: Path):
     bad = replace(item([1, 2, 3], [0, 1, 1], ticket="fix-add.3"), mask=bytearray([0, 1]))
     with pytest.raises(TrainingError, match=r"fix-add\.3 has 3 token ids, 2 mask entries"):
         learner(folder).step([bad])
 
 
-def test_an_advantage_that_is_no_number_names_the_rollout(folder: Path):
+def test_a_non_finite_advantage_is_reported_with_the_rollout(folder: Path):
     with pytest.raises(TrainingError, match=r"fix-add\.3 has .*advantage nan"):
         learner(folder).step([item([1, 2], [0, 1], advantage=math.nan, ticket="fix-add.3")])
 
@@ -115,12 +115,12 @@ def test_a_sample_whose_only_trained_token_is_its_first_is_left_out(folder: Path
     assert report.samples == 2 and report.loss is not None
 
 
-def test_a_model_that_is_not_there_is_a_usage_error(tmp_path: Path):
+def test_a_missing_model_is_a_usage_error(tmp_path: Path):
     with pytest.raises(UsageError, match="no folder"):
         learner(tmp_path / "none")
 
 
-def test_a_reference_that_is_not_there_is_a_usage_error(folder: Path, tmp_path: Path):
+def test_a_missing_reference_is_a_usage_error(folder: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="no folder"):
         learner(folder, kl=0.1, reference=str(tmp_path / "none"))
 
@@ -144,7 +144,7 @@ def memory_for(tokens: int, *, error: type[Exception] = torch.OutOfMemoryError) 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
 @pytest.mark.parametrize("values", [{}, {"updates": 2}, {"algorithm": "ppo"}], ids=str)
-def test_where_memory_runs_out_smaller_micro_batches_give_the_same_step(
+def test_after_out_of_memory_smaller_micro_batches_give_the_same_step(
     folder: Path, values: dict, error: type[Exception]
 ):
     expected = learner(folder, **values).step(items())
@@ -159,7 +159,7 @@ def test_where_memory_runs_out_smaller_micro_batches_give_the_same_step(
 
 
 @pytest.mark.parametrize("values", [{}, {"algorithm": "ppo"}], ids=str)
-def test_what_was_learned_before_memory_ran_out_is_not_learned_twice(folder: Path, values: dict):
+def test_samples_trained_before_out_of_memory_are_not_trained_twice(folder: Path, values: dict):
     expected = learner(folder, micro_tokens=100, **values).step(items())
     made = learner(folder, micro_tokens=100, **values)
     calls = iter(range(1, 1000))
@@ -178,20 +178,20 @@ def test_what_was_learned_before_memory_ran_out_is_not_learned_twice(folder: Pat
     assert report.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
 
 
-def test_a_sample_that_does_not_fit_alone_ends_training_and_says_what_to_change(folder: Path):
+def test_a_sample_too_large_for_memory_ends_training_with_a_remedy(folder: Path):
     made = learner(folder)
     with memory_for(10), pytest.raises(TrainingError, match=r"a sample of .* does not fit"):
         made.step(items())
 
 
-def test_a_step_that_raised_is_not_counted_in_the_schedule(folder: Path):
+def test_a_failed_step_does_not_advance_the_schedule(folder: Path):
     made, undisturbed = (learner(folder, schedule="linear") for _ in range(2))
     with memory_for(10), pytest.raises(TrainingError):
         made.step(items())
     assert made.step(items()).learning_rate == undisturbed.step(items()).learning_rate
 
 
-def test_an_optimizer_that_does_not_fit_into_memory_is_told(folder: Path):
+def test_an_optimizer_too_large_for_memory_is_reported(folder: Path):
     def refuse(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         raise RuntimeError("CUDA error: out of memory")
 
@@ -204,7 +204,7 @@ def test_an_optimizer_that_does_not_fit_into_memory_is_told(folder: Path):
         hook.remove()
 
 
-def test_an_error_of_another_kind_is_not_taken_for_a_lack_of_memory(folder: Path):
+def test_other_errors_are_not_reported_as_out_of_memory(folder: Path):
     def refuse(module: nn.Module, given: object) -> None:
         if isinstance(module, LlamaModel):
             raise RuntimeError("something else")
@@ -231,7 +231,7 @@ def lacking(*_: object, **__: object) -> None:
         "plimsoll.training.learner.learner.Learner._report",
     ],
 )
-def test_memory_that_runs_out_anywhere_in_a_step_is_told_with_what_to_do(
+def test_out_of_memory_anywhere_in_a_step_is_reported_with_a_remedy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ):
     made = learner(folder)
@@ -255,7 +255,7 @@ def second_group_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "adam", adam)
 
 
-def test_weights_of_half_a_step_are_not_called_whole(
+def test_weights_of_a_partial_step_are_not_marked_complete(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     made = learner(folder)
@@ -275,7 +275,7 @@ def test_weights_of_half_a_step_are_not_called_whole(
 
 
 @pytest.mark.parametrize(("update", "is_whole"), [(1, True), (2, False)])
-def test_a_step_that_fails_is_whole_where_no_update_was_made(
+def test_a_failed_step_without_an_update_leaves_complete_weights(
     folder: Path, monkeypatch: pytest.MonkeyPatch, update: int, is_whole: bool
 ):
     made, undisturbed = (learner(folder, updates=2) for _ in range(2))

@@ -32,18 +32,18 @@ SIZES = torch.tensor([2, 1])
 """Two samples: of two trained tokens, and of one."""
 
 
-def test_a_tokens_ratio_is_the_quotient_of_its_probabilities():
+def test_the_ratio_of_a_token_is_the_quotient_of_its_probabilities():
     new, old = vector(0.5, 0.2).log(), vector(0.25, 0.4).log()
     assert close(token_ratio(new, old), 2.0, 0.5)
 
 
-def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens():
+def test_the_ratio_of_a_sequence_is_the_geometric_mean_of_its_tokens():
     new, old = vector(0.8, 0.1, 0.3).log(), vector(0.1, 0.2, 0.1).log()
     # √(8 · ½) = 2 for both tokens of the first sample; 3 for the other.
     assert close(sequence_ratio(new, old, ROWS, SIZES), 2.0, 2.0, 3.0)
 
 
-def test_a_weight_is_cut_at_the_cap_and_is_a_constant():
+def test_an_importance_weight_is_capped_and_has_no_gradient():
     proximal = vector(0.9, 0.2).log().requires_grad_()
     weight = truncated_weight(token_ratio(proximal, vector(0.3, 0.4).log()), 2.0)
     assert close(weight, 2.0, 0.5)
@@ -60,7 +60,7 @@ def test_a_weight_is_cut_at_the_cap_and_is_a_constant():
         (1.5, -2.0, -3.0, False),
     ],
 )
-def test_the_surrogate_stops_at_the_clip_on_the_side_that_the_advantage_pushes_to(
+def test_the_surrogate_is_clipped_in_the_direction_of_the_advantage(
     ratio: float, advantage: float, expected: float, is_clipped: bool
 ):
     found = clipped_surrogate(vector(ratio), vector(advantage), 0.2, 0.3)
@@ -68,7 +68,7 @@ def test_the_surrogate_stops_at_the_clip_on_the_side_that_the_advantage_pushes_t
     assert clipped(vector(ratio), vector(advantage), 0.2, 0.3).item() is is_clipped
 
 
-def test_a_clipped_token_has_no_gradient_and_another_has():
+def test_only_clipped_tokens_have_no_gradient():
     new = vector(0.6, 0.6).log().requires_grad_()
     ratio = token_ratio(new, vector(0.4, 0.5).log())  # 1.5 and 1.2
     clipped_surrogate(ratio, vector(1.0, 1.0), 0.2, 0.3).sum().backward()
@@ -76,45 +76,45 @@ def test_a_clipped_token_has_no_gradient_and_another_has():
     assert close(new.grad, 0.0, 1.2)
 
 
-def test_the_distance_is_0_for_equals_and_above_0_otherwise():
+def test_the_kl_estimate_is_0_for_equal_policies_and_positive_otherwise():
     new, reference = vector(0.5, 0.5, 0.5).log(), vector(0.5, 0.25, 1.0).log()
     # 0; ½ − 1 − log ½; 2 − 1 − log 2
     expected = (0.0, -0.5 + math.log(2), 1 - math.log(2))
     assert close(distance(new, reference), *expected)
 
 
-def test_the_mean_of_the_distance_is_the_divergence():
+def test_the_mean_of_the_kl_estimate_is_the_divergence():
     policy, reference = vector(0.5, 0.3, 0.2), vector(0.2, 0.2, 0.6)
     estimated = (policy * distance(policy.log(), reference.log())).sum()
     assert close(estimated, float((policy * (policy / reference).log()).sum()))
 
 
-def test_a_value_may_not_profit_from_moving_farther_than_the_clip():
+def test_a_value_gains_nothing_beyond_the_clip():
     values, old, returns = vector(1.0, 0.1, 3.0), vector(0.0, 0.0, 0.0), vector(1.0, 1.0, 1.0)
     # ½·max(0, (0.2 − 1)²), ½·max(0.9², 0.9²), ½·max(2², 0.8²)
     assert close(value_loss(values, old, returns, 0.2), 0.32, 0.405, 2.0)
 
 
-def test_tokens_or_samples_are_what_is_averaged():
+def test_the_loss_averages_over_tokens_or_over_samples():
     values = vector(1.0, 3.0, 8.0)
     assert close(average(values, ROWS, SIZES, "token", 3), 4.0)  # (1 + 3 + 8) / 3
     assert close(average(values, ROWS, SIZES, "sequence", 2), 5.0)  # (2 + 8) / 2
 
 
-def test_an_average_does_not_depend_on_how_the_batch_is_cut():
+def test_an_average_does_not_depend_on_the_micro_batches():
     values = vector(1.0, 3.0, 8.0)
     first = average(values[:2], ROWS[:2], SIZES[:1], "sequence", 2)
     second = average(values[2:], ROWS[2:] - 1, SIZES[1:], "sequence", 2)
     assert close(first + second, 5.0)
 
 
-def test_of_no_tokens_every_loss_is_0():
+def test_without_tokens_every_loss_is_0():
     none, rows = vector(), torch.zeros(0, dtype=torch.int64)
     assert sequence_ratio(none, none, rows, rows).shape == (0,)
     assert average(none, rows, rows, "sequence", 7).item() == 0
 
 
-def test_probabilities_far_apart_leave_a_finite_gradient():
+def test_very_different_probabilities_give_a_finite_gradient():
     new = vector(-0.1, -9999.0).requires_grad_()
     old = vector(-9999.0, -0.1)
     ratio = token_ratio(new, old)
@@ -129,7 +129,7 @@ ADVANTAGES = torch.tensor([1.0, 1.0, -0.7], dtype=torch.float64)
 
 @pytest.mark.parametrize("averaging", ["token", "sequence"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_gradient_of_the_policys_loss_is_that_of_differences(level, averaging):
+def test_the_gradient_of_the_policy_loss_matches_finite_differences(level, averaging):
     def loss(new: Tensor) -> Tensor:
         whole = sequence_ratio(new, OLD, ROWS, SIZES)
         ratio = whole if level == "sequence" else token_ratio(new, OLD)
@@ -143,13 +143,13 @@ def test_the_gradient_of_the_policys_loss_is_that_of_differences(level, averagin
     assert torch.autograd.gradcheck(loss, (new,))
 
 
-def test_the_gradient_of_the_critics_loss_is_that_of_differences():
+def test_the_gradient_of_the_critic_loss_matches_finite_differences():
     values = vector(0.3, 0.9, -0.5).requires_grad_()
     old, returns = vector(0.2, 0.2, 0.2), vector(1.0, 0.1, 0.4)
     assert torch.autograd.gradcheck(lambda given: value_loss(given, old, returns, 0.2), (values,))
 
 
-def test_a_sequences_gradient_is_shared_evenly_by_its_tokens():
+def test_the_gradient_of_a_sequence_is_spread_evenly_over_its_tokens():
     new = vector(0.3, 0.6, 0.2).log().requires_grad_()
     ratio = sequence_ratio(new, OLD, ROWS, SIZES)
     average(clipped_surrogate(ratio, ADVANTAGES, 0.2, 0.2), ROWS, SIZES, "sequence", 2).backward()

@@ -17,12 +17,12 @@ def test_every_sample_is_in_one_micro_batch_that_fits(lengths: list[int], limit:
         assert padded <= limit or len(batch) == 1
 
 
-def test_samples_of_about_one_length_go_together():
+def test_samples_of_similar_length_share_a_micro_batch():
     assert pack([3, 10, 4, 9], 20) == [[1, 3], [2, 0]]
 
 
 @given(LENGTHS, st.integers(1, 5))
-def test_no_ranks_share_exceeds_anothers_by_more_than_one_sample(lengths: list[int], ranks: int):
+def test_the_shares_of_ranks_differ_by_at_most_one_sample(lengths: list[int], ranks: int):
     shares = share(lengths, ranks)
     assert sorted(index for each in shares for index in each) == list(range(len(lengths)))
     loads = [sum(lengths[index] for index in each) for each in shares]
@@ -30,7 +30,9 @@ def test_no_ranks_share_exceeds_anothers_by_more_than_one_sample(lengths: list[i
 
 
 @given(LENGTHS, st.integers(1, 120), st.integers(1, 4))
-def test_every_rank_has_as_many_micro_batches(lengths: list[int], limit: int, ranks: int):
+def test_every_rank_has_the_same_number_of_micro_batches(
+    lengths: list[int], limit: int, ranks: int
+):
     plans = plan(lengths, limit, ranks)
     assert len({len(batches) for batches in plans}) == 1
     planned = [index for batches in plans for batch in batches for index in batch]

@@ -74,7 +74,7 @@ EXACT = [name for name in VARIANTS if name != "bfloat16"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
-def test_two_ranks_have_the_losses_and_weights_of_one(out: Path, found, alone, name: str):
+def test_two_ranks_compute_the_losses_and_weights_of_one(out: Path, found, alone, name: str):
     one, expected = alone[name]
     for ours, theirs in zip(found["losses"][name], expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
@@ -82,7 +82,7 @@ def test_two_ranks_have_the_losses_and_weights_of_one(out: Path, found, alone, n
 
 
 @pytest.mark.slow
-def test_in_half_precision_two_ranks_have_nearly_the_losses_of_one(out: Path, found, alone):
+def test_in_half_precision_two_ranks_compute_nearly_the_losses_of_one(out: Path, found, alone):
     """As on GPUs, where this is the default. Eight bits of a number are what it rounds to."""
     _, expected = alone["bfloat16"]
     for ours, theirs in zip(found["losses"]["bfloat16"], expected, strict=True):
@@ -92,20 +92,20 @@ def test_in_half_precision_two_ranks_have_nearly_the_losses_of_one(out: Path, fo
 
 
 @pytest.mark.slow
-def test_ranks_that_follow_the_first_do_the_same(out: Path, found, alone):
+def test_all_ranks_make_the_same_updates(out: Path, found, alone):
     for ours, theirs in zip(found["losses"]["shared"], found["losses"]["grpo"], strict=True):
         assert ours == pytest.approx(theirs)
     assert apart(load_file(out / "shared" / "model.safetensors"), alone["grpo"][0]) < 1e-2
 
 
 @pytest.mark.slow
-def test_weights_of_two_ranks_are_whole(found, alone):
+def test_weights_of_two_ranks_are_gathered_completely(found, alone):
     whole = {name: list(each.shape) for name, each in alone["grpo"][0].weights().tensors.items()}
     assert found["whole"] == whole
 
 
 @pytest.mark.slow
-def test_weights_that_layers_share_count_once_on_any_number_of_ranks(found, alone):
+def test_tied_weights_count_once_on_any_number_of_ranks(found, alone):
     one = alone["grpo"][0]
     sizes = {each.data_ptr(): each.numel() for each in one.weights().tensors.values()}
     assert len(sizes) < len(one.weights().tensors)
@@ -114,7 +114,7 @@ def test_weights_that_layers_share_count_once_on_any_number_of_ranks(found, alon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_only_the_rank_that_writes_holds_a_checkpoint(out: Path, alone, name: str):
+def test_only_the_writing_rank_holds_a_checkpoint_in_memory(out: Path, alone, name: str):
     first, second = (int((out / f"{name}.{rank}").read_text()) for rank in range(2))
     assert first == gathered(alone[name][0])
     assert second == 0
@@ -122,7 +122,7 @@ def test_only_the_rank_that_writes_holds_a_checkpoint(out: Path, alone, name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_a_checkpoint_of_two_ranks_goes_on_in_one(folder: Path, out: Path, alone, name: str):
+def test_a_checkpoint_of_two_ranks_resumes_on_one(folder: Path, out: Path, alone, name: str):
     one = learner(folder, name)
     one.load(out / name)
     undisturbed, _ = alone[name]
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_in_one(folder: Path, out: Path, alone
 
 
 @pytest.mark.slow
-def test_two_ranks_go_on_from_a_checkpoint_as_one_does(folder: Path, out: Path, found):
+def test_two_ranks_resume_from_a_checkpoint_like_one(folder: Path, out: Path, found):
     one = learner(folder, "grpo")
     one.load(out / "grpo")
     assert found["after"] == pytest.approx(one.step(items(6, seed=99)).loss, rel=1e-4)
@@ -159,7 +159,7 @@ RANKS.set_forkserver_preload(["plimsoll.training.learner.distributed"])
         ("a sample is bad", (1, 0), ("has token id 100000", "")),
     ],
 )
-def test_no_rank_waits_for_one_that_is_gone(
+def test_no_rank_waits_for_a_dead_one(
     folder: Path, tmp_path: Path, scene: str, ends: tuple[int, int], says: tuple[str, str]
 ):
     """Without torchrun: nobody is there to end the other."""

@@ -34,7 +34,7 @@ def learned(folder: Path, *, recompute: bool, **values: object) -> tuple[Learner
 
 
 @pytest.mark.parametrize("values", [{}, {"algorithm": "ppo"}, {"dtype": "bfloat16"}])
-def test_weights_are_the_same_to_the_bit_and_less_is_kept(folder: Path, values: dict):
+def test_recomputation_gives_identical_weights_with_less_memory(folder: Path, values: dict):
     with_all, much = learned(folder, recompute=False, **values)
     with_inputs, little = learned(folder, recompute=True, **values)
     others = with_inputs.weights().tensors

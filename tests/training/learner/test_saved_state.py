@@ -38,9 +38,7 @@ def same(one: Learner, other: Learner) -> bool:
     [{"updates": 2}, {"algorithm": "ppo"}, {"kl": 0.1, "weight_decay": 0.1}],
     ids=str,
 )
-def test_three_steps_and_three_after_a_load_are_six_to_the_bit(
-    folder: Path, tmp_path: Path, values: dict
-):
+def test_a_reloaded_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, values: dict):
     whole, first = learner(folder, **values), learner(folder, **values)
     reports = [whole.step(items(seed=step)) for step in range(6)]
     for step in range(3):
@@ -56,7 +54,7 @@ def test_three_steps_and_three_after_a_load_are_six_to_the_bit(
     assert same(whole, second)
 
 
-def test_bad_steps_in_a_row_are_not_forgotten(folder: Path, tmp_path: Path):
+def test_the_count_of_bad_steps_is_saved(folder: Path, tmp_path: Path):
     made = learner(folder)
     bad = items()
     bad[0].logprobs[len(bad[0].ids) - 1] = float("nan")
@@ -79,7 +77,7 @@ def test_a_saved_folder_is_a_model_with_its_tokenizer(folder: Path, tmp_path: Pa
     assert tokenizer.chat_template == load_tokenizer(folder).chat_template
 
 
-def test_defaults_of_sampling_that_transformers_would_not_write_are_copied(tmp_path: Path):
+def test_an_invalid_generation_config_is_copied_unchanged(tmp_path: Path):
     folder = make_model(tmp_path / "model")
     given = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
     (folder / "generation_config.json").write_text(json.dumps(given))
@@ -88,14 +86,14 @@ def test_defaults_of_sampling_that_transformers_would_not_write_are_copied(tmp_p
     learner(folder).load(tmp_path / "saved")
 
 
-def test_a_learner_can_begin_from_what_another_saved(folder: Path, tmp_path: Path):
+def test_a_learner_can_start_from_a_saved_folder(folder: Path, tmp_path: Path):
     made = learner(folder)
     made.step(items())
     made.save(tmp_path / "saved")
     assert same(made, learner(tmp_path / "saved"))
 
 
-def test_what_is_saved_before_the_first_step_can_be_gone_on_from(folder: Path, tmp_path: Path):
+def test_a_checkpoint_before_the_first_step_can_be_resumed(folder: Path, tmp_path: Path):
     whole, other = learner(folder), learner(folder)
     whole.save(tmp_path / "saved")
     other.load(tmp_path / "saved")
@@ -103,11 +101,11 @@ def test_what_is_saved_before_the_first_step_can_be_gone_on_from(folder: Path, t
     assert same(whole, other)
 
 
-def test_weights_name_the_folder_that_they_began_from(folder: Path):
+def test_weights_name_the_folder_of_the_initial_model(folder: Path):
     assert learner(folder).weights().base == folder
 
 
-def test_a_disk_that_is_full_is_told_and_the_learner_goes_on(folder: Path, tmp_path: Path):
+def test_a_full_disk_is_reported_and_the_learner_stays_usable(folder: Path, tmp_path: Path):
     made = learner(folder)
     made.step(items())
     for limit in (10_000, 600_000):

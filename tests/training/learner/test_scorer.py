@@ -31,7 +31,7 @@ def make(kind: str):
 
 @pytest.mark.parametrize("kind", ["plain", "capped"])
 @pytest.mark.parametrize("most", [1, 300, 2**25])
-def test_scores_are_those_of_the_models_own_logits(kind: str, most: int):
+def test_scores_match_the_logits_of_the_model(kind: str, most: int):
     model, samples = make(kind), items(5)
     scorer = Scorer(model, Precision(CPU, torch.float32), max_logits=most)
     batch = make_inputs(samples, CPU).micro_batch([0, 1, 2, 3, 4])
@@ -49,7 +49,7 @@ def test_scores_are_those_of_the_models_own_logits(kind: str, most: int):
     assert torch.allclose(entropy, torch.stack(entropies), atol=1e-5)
 
 
-def test_a_gradient_does_not_depend_on_how_many_logits_there_are_at_a_time():
+def test_a_gradient_does_not_depend_on_the_chunk_size_of_the_logits():
     gradients: list[torch.Tensor] = []
     for most in (1, 2**25):
         model = make("plain")
@@ -61,7 +61,7 @@ def test_a_gradient_does_not_depend_on_how_many_logits_there_are_at_a_time():
     assert torch.allclose(gradients[0], gradients[1], atol=1e-4)
 
 
-def test_logits_are_made_for_trained_tokens_alone():
+def test_logits_are_computed_for_trained_tokens_only():
     model = make("plain")
     seen: list[int] = []
     model.lm_head.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[0]))
@@ -72,12 +72,12 @@ def test_logits_are_made_for_trained_tokens_alone():
     assert seen == [3]
 
 
-def test_nothing_after_the_last_trained_token_goes_through_the_model():
+def test_tokens_after_the_last_trained_one_are_not_computed():
     sample = item([5] * 20, [0] * 12 + [1] * 3 + [0] * 5)
     assert make_inputs([sample], CPU).micro_batch([0]).ids.shape == (1, 14)
 
 
-def test_a_micro_batch_of_nothing_has_a_gradient_of_0():
+def test_an_empty_micro_batch_has_a_gradient_of_0():
     model = make("plain")
     scorer = Scorer(model, Precision(CPU, torch.float32))
     found, _ = scorer(make_inputs([], CPU).micro_batch([]), True)
@@ -85,7 +85,7 @@ def test_a_micro_batch_of_nothing_has_a_gradient_of_0():
     assert all(float(each.grad.abs().sum()) == 0 for each in model.parameters())
 
 
-def test_the_entropy_has_a_gradient_only_where_it_is_wanted():
+def test_the_entropy_has_a_gradient_only_if_requested():
     scorer = Scorer(make("plain"), Precision(CPU, torch.float32))
     batch = make_inputs(items(2), CPU).micro_batch([0, 1])
     assert not scorer(batch, False)[1].requires_grad

@@ -13,17 +13,17 @@ def test_advantages_follow_the_formula():
     assert found == pytest.approx([0.304, 0.32, 0.4])
 
 
-def test_with_a_trace_of_1_each_token_gets_the_reward_less_its_value():
+def test_with_lambda_1_each_advantage_is_the_reward_minus_the_value():
     found = generalized_advantages([0.2, 0.4, 0.6], 1.0, 1.0, 1.0)
     assert found == pytest.approx([0.8, 0.6, 0.4])
 
 
-def test_with_a_trace_of_0_each_token_gets_its_own_surprise():
+def test_with_lambda_0_each_advantage_is_its_own_td_error():
     found = generalized_advantages([0.2, 0.4, 0.6], 1.0, 1.0, 0.0)
     assert found == pytest.approx([0.2, 0.2, 0.4])
 
 
-def test_of_no_tokens_there_are_no_advantages():
+def test_without_tokens_there_are_no_advantages():
     assert generalized_advantages([], 1.0, 1.0, 1.0) == []
 
 

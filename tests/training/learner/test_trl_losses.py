@@ -169,7 +169,7 @@ class Ours:
     ],
     ids=str,
 )
-def test_loss_and_gradient_are_those_of_trl(
+def test_loss_and_gradient_match_trl(
     folder: Path, tmp_path: Path, ours: dict, their: dict, kl: float
 ):
     own = Ours(folder)
@@ -189,7 +189,9 @@ def test_loss_and_gradient_are_those_of_trl(
 
 
 @pytest.mark.filterwarnings("default")
-def test_truncated_weights_are_trls_importance_sampling_ratios(folder: Path, tmp_path: Path):
+def test_truncated_weights_match_the_importance_sampling_ratios_of_trl(
+    folder: Path, tmp_path: Path
+):
     own = Ours(folder)
     trainer = make_trainer(folder, tmp_path, loss_type="dapo", beta=0.0, temperature=1.0)
     # Its vLLM mode as far as the loss knows of it.

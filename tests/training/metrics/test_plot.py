@@ -23,7 +23,7 @@ def step(number: int, reward: float | None) -> Step:
     )
 
 
-def test_a_run_is_drawn_whatever_is_missing_of_it(tmp_path: Path):
+def test_a_run_with_missing_figures_is_plotted(tmp_path: Path):
     steps = [step(1, 0.2), step(2, None), step(3, 1.5)]
     for name, curves in {
         "whole": Curves("night", steps, [(0, 0.25), (3, 0.9)], 2),
@@ -38,7 +38,7 @@ def test_a_run_is_drawn_whatever_is_missing_of_it(tmp_path: Path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
 
 
-def test_a_single_step_is_seen(tmp_path: Path):
+def test_a_single_step_is_visible(tmp_path: Path):
     for number, reward in enumerate((0.25, 0.75)):
         draw(Curves("night", [step(1, reward)], [], 2), tmp_path / f"{number}.png")
     low, high = (imread(tmp_path / f"{number}.png") for number in range(2))
@@ -46,15 +46,13 @@ def test_a_single_step_is_seen(tmp_path: Path):
 
 
 @pytest.mark.parametrize("letter", ["n", "W", "night-run-"])
-def test_a_long_name_stays_within_the_picture(tmp_path: Path, letter: str):
+def test_a_long_name_fits_the_picture(tmp_path: Path, letter: str):
     draw(Curves((letter * 200)[:200], [step(1, 0.5)], [], 2), tmp_path / "long.png")
     picture = imread(tmp_path / "long.png")
     assert (picture[:100, -3:] == 1.0).all(), "it is cut off"
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failed_write_keeps_the_previous_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "training.png"
     file.write_bytes(b"before")
 

@@ -82,7 +82,7 @@ class Kept:
         self.closed = True
 
 
-async def test_each_step_is_a_line_and_numbers_go_to_sinks_by_their_names(tmp_path: Path):
+async def test_each_step_is_one_line_and_sinks_get_its_named_figures(tmp_path: Path):
     sink = Kept()
     metrics = MetricsRecorder(tmp_path / "metrics.jsonl", [sink])
     await metrics.step(line(1))
@@ -110,7 +110,7 @@ def steps_in(file: Path) -> list[tuple[int, float]]:
     return [(told["step"], told["reward"]) for told in lines]
 
 
-async def test_what_is_noted_of_a_step_gives_way_to_the_whole_of_it(tmp_path: Path):
+async def test_the_complete_line_of_a_step_replaces_its_preliminary_line(tmp_path: Path):
     file, sink = tmp_path / "metrics.jsonl", Kept()
     metrics = MetricsRecorder(file, [sink])
     for step in (1, 2):
@@ -121,7 +121,7 @@ async def test_what_is_noted_of_a_step_gives_way_to_the_whole_of_it(tmp_path: Pa
     assert [step for step, _ in sink.lines] == [1, 2]
 
 
-async def test_a_run_that_goes_on_leaves_out_what_a_crash_undid_or_cut_short(tmp_path: Path):
+async def test_a_resumed_run_drops_lines_that_a_crash_undid_or_truncated(tmp_path: Path):
     file = tmp_path / "metrics.jsonl"
     written = [_encode(line(step, reward)) for step, reward in ((1, 0.1), (2, 0.2), (1, 0.3))]
     # A line of another version of Plimsoll is kept as it is.
@@ -131,7 +131,7 @@ async def test_a_run_that_goes_on_leaves_out_what_a_crash_undid_or_cut_short(tmp
     assert steps_in(file) == [(1, 0.3), (2, 0.2), (3, 0.4), (4, 0.6)]
 
 
-async def test_a_sink_that_fails_is_said_once_and_the_others_go_on(
+async def test_a_failing_sink_is_reported_once_and_dropped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     broken, sound = Kept(fails_after=1), Kept()
@@ -178,7 +178,7 @@ print("over")
 """
 
 
-def test_a_sink_that_hangs_is_said_and_holds_up_no_end(tmp_path: Path):
+def test_a_hanging_sink_is_reported_and_does_not_delay_the_end(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", HANGS], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -194,7 +194,7 @@ def _encode(one: StepMetrics) -> bytes:
     return msgspec.json.encode(one)
 
 
-def test_a_sink_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_sink_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"\[metrics\] wandb needs wandb.*plimsoll-rl\[wandb\]"):
         sinks.check_sinks(MetricsConfig(wandb="night"))
@@ -206,7 +206,7 @@ def made(tmp_path: Path, **metrics: object) -> tuple[Config, RunDirectory]:
     return Config.model_validate({"metrics": metrics}), directory
 
 
-async def test_a_sink_that_cannot_be_had_is_said_and_the_run_goes_on(
+async def test_a_sink_that_cannot_start_is_reported_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     config, directory = made(tmp_path, tensorboard=True)
@@ -246,7 +246,7 @@ def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Be
     return request.param, calls
 
 
-async def test_runs_of_one_name_are_kept_apart_and_one_that_goes_on_is_the_same(
+async def test_runs_of_one_name_are_distinct_and_a_resumed_run_keeps_its_id(
     tmp_path: Path, begun: Begun
 ):
     kind, calls = begun
@@ -261,7 +261,7 @@ async def test_runs_of_one_name_are_kept_apart_and_one_that_goes_on_is_the_same(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
-async def test_wandb_keeps_a_run_offline_and_takes_it_up_again(
+async def test_wandb_records_a_run_offline_and_resumes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(os.environ, "WANDB_MODE", "offline")
@@ -277,7 +277,7 @@ async def test_wandb_keeps_a_run_offline_and_takes_it_up_again(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="trackio is not installed")
-async def test_trackio_keeps_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_trackio_records_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(os.environ, "TRACKIO_DIR", str(tmp_path / "trackio"))
     config, directory = made(tmp_path, trackio="night")
     (sink,) = await sinks.make_sinks(config, directory, begin=0)

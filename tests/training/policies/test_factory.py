@@ -18,7 +18,7 @@ def config(url: str) -> Config:
     )
 
 
-async def test_servers_that_return_what_training_needs_are_taken():
+async def test_servers_with_all_capabilities_for_training_are_accepted():
     async with serve_script(lambda _: "Hello.") as server:
         await check_servers(config(server.url))
 
@@ -30,13 +30,15 @@ async def test_servers_that_return_what_training_needs_are_taken():
         (ServerFeatures(logprobs=False), "missing: log probabilities"),
     ],
 )
-async def test_servers_that_could_not_be_trained_are_refused(offers: ServerFeatures, missing: str):
+async def test_servers_without_capabilities_for_training_are_refused(
+    offers: ServerFeatures, missing: str
+):
     async with serve_script(lambda _: "Hello.", offers) as server:
         with pytest.raises(PolicyError, match=f"cannot be trained.*{missing}.*Nothing was started"):
             await check_servers(config(server.url))
 
 
-async def test_a_server_that_does_not_answer_now_may_be_paused_and_is_taken():
+async def test_a_silent_server_may_be_paused_and_is_accepted():
     """By a trainer that was killed: it goes on once it has weights."""
     async with serve_script(lambda _: Turn(failure=503)) as server:
         await check_servers(config(server.url))

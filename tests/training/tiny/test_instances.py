@@ -26,7 +26,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_the_demos_folders_are_exactly_what_the_generator_makes(tmp_path):
+def test_the_folders_of_the_demo_match_the_generator(tmp_path):
     write_demo(tmp_path)
     made = files_in(tmp_path)
     kept = files_in(DEMO)
@@ -41,7 +41,7 @@ def test_each_set_has_equally_many_tasks_of_each_kind():
         assert {kind: kinds.count(kind) for kind in KINDS} == dict.fromkeys(KINDS, each)
 
 
-def test_no_two_tasks_of_the_demo_share_what_they_ask_for_or_what_solves_them():
+def test_no_two_tasks_of_the_demo_share_an_instruction_or_a_solution():
     tasks = [*TASKS.training, *TASKS.held_out]
     for content in (
         {task.name for task in tasks},
@@ -52,14 +52,14 @@ def test_no_two_tasks_of_the_demo_share_what_they_ask_for_or_what_solves_them():
         assert len(content) == len(tasks)
 
 
-def test_what_the_policy_learned_from_first_is_no_task_of_the_demo():
+def test_the_pretraining_data_has_no_task_of_the_demo():
     demo = [*TASKS.training, *TASKS.held_out]
     said = {text for task in demo for text in (task.instruction, *task.commands)}
     for other in other_instances(Random(0), 20_000):
         assert said.isdisjoint((other.instruction, *other.commands))
 
 
-def test_a_line_that_is_looked_for_is_the_only_one_with_its_word():
+def test_the_searched_line_is_the_only_one_with_its_word():
     words = {*NOUNS, *ADJECTIVES, *SETTINGS}
     assert not [(a, b) for a in NOUNS for b in words if a != b and a in b]
 

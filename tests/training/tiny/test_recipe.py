@@ -36,11 +36,11 @@ def loss(folder: Path) -> float:
         return recipe.loss_of(load_model(folder, device="cpu"), batch).item()
 
 
-def test_what_is_shipped_is_small():
+def test_the_shipped_files_are_small():
     assert sum(path.stat().st_size for path in tiny.folder().iterdir()) < LARGEST
 
 
-def test_the_recipe_makes_the_files_that_are_shipped_and_learns(
+def test_the_recipe_writes_the_shipped_files_and_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(recipe, "BATCHES", 10)
@@ -55,7 +55,7 @@ def test_the_recipe_makes_the_files_that_are_shipped_and_learns(
 @pytest.mark.nightly
 @pytest.mark.skipif(not NIGHTLY, reason="takes minutes: make test-nightly")
 @pytest.mark.timeout(1200)
-def test_the_recipe_makes_the_policy_that_is_shipped(tmp_path: Path):
+def test_the_recipe_reproduces_the_shipped_policy(tmp_path: Path):
     made = tmp_path / "tiny"
     losses = recipe.make(made, say=print)
     assert losses[-1] < losses[0] / 10

@@ -22,7 +22,7 @@ def near(found: list[float], wanted: list[float]) -> bool:
     return found == pytest.approx(wanted, abs=CLOSE)
 
 
-async def test_an_answer_does_not_depend_on_who_else_is_in_the_batch(tmp_path):
+async def test_an_answer_does_not_depend_on_the_rest_of_the_batch(tmp_path):
     async with generating(tmp_path) as made:
         alone = await made.ask(row(prompt(1), 40))
     async with generating(tmp_path) as made:
@@ -33,13 +33,13 @@ async def test_an_answer_does_not_depend_on_who_else_is_in_the_batch(tmp_path):
 
 
 @pytest.mark.parametrize("taste", [{}, {"temperature": 0.5}, {"top_p": 0.5}, {"top_k": 3}])
-async def test_log_probabilities_are_those_of_the_model_as_it_is(tmp_path, taste):
+async def test_log_probabilities_match_the_model(tmp_path, taste):
     async with generating(tmp_path) as made:
         found = await made.ask(row(prompt(1), 20, **taste))
         assert near(found.logprobs, logprobs_of(made.model, prompt(1), found.ids))
 
 
-async def test_an_interrupted_answer_says_which_weights_drew_each_token(tmp_path):
+async def test_an_interrupted_answer_reports_the_version_of_each_token(tmp_path):
     async with generating(tmp_path) as made:
         models = {FIRST_VERSION: made.model.state_dict()}
         models = {version: {k: v.clone() for k, v in s.items()} for version, s in models.items()}
@@ -81,7 +81,7 @@ def check_each_token(made: GeneratorSetup, models: dict, asked: list[int], piece
         assert near([logprobs[at] for at in mine], [wanted[at] for at in mine])
 
 
-async def test_nothing_is_drawn_with_the_old_weights_once_new_ones_are_published(tmp_path):
+async def test_after_a_publish_no_token_comes_from_the_old_weights(tmp_path):
     async with generating(tmp_path) as made:
         changed = made.changed(1)
         asking = made.generator.generate(row(prompt(1), 1000, streamed=True))
@@ -94,7 +94,7 @@ async def test_nothing_is_drawn_with_the_old_weights_once_new_ones_are_published
         assert said[-1] == Version(0, 1)
 
 
-async def test_drained_answers_are_of_one_version(tmp_path):
+async def test_drained_answers_have_one_version(tmp_path):
     async with generating(tmp_path, updating="drain", max_rows=4) as made:
         first = [asyncio.create_task(made.ask(row(prompt(n), 60))) for n in range(4)]
         await asyncio.sleep(0.02)
@@ -107,14 +107,14 @@ async def test_drained_answers_are_of_one_version(tmp_path):
         assert (await late).versions == [(Version(0, 1), 5)]
 
 
-async def test_another_name_for_the_same_weights_needs_no_new_ones(tmp_path):
+async def test_a_new_version_of_the_same_weights_loads_nothing(tmp_path):
     async with generating(tmp_path) as made:
         await made.generator.publish(None, Version(2, 7))
         found = await made.ask(row(prompt(1), 3))
     assert found.versions == [(Version(2, 7), 3)]
 
 
-async def test_a_group_gets_the_same_answers_in_whatever_order_it_asks(tmp_path):
+async def test_answers_of_a_group_do_not_depend_on_the_order_of_requests(tmp_path):
     async def answers(order: list[int]) -> Counter[tuple[int, ...]]:
         async with generating(tmp_path, max_rows=3) as made:
             found = await made.ask_all([row(prompt(number)) for number in order])
@@ -126,7 +126,7 @@ async def test_a_group_gets_the_same_answers_in_whatever_order_it_asks(tmp_path)
     assert len(one) == 6
 
 
-async def test_seed_and_version_change_what_is_drawn(tmp_path):
+async def test_seed_and_version_change_the_samples(tmp_path):
     async def answer(seed: int, version: Version) -> list[int]:
         async with generating(tmp_path, seed=seed, version=version) as made:
             return (await made.ask(row(prompt(1), 20))).ids
@@ -138,7 +138,7 @@ async def test_seed_and_version_change_what_is_drawn(tmp_path):
     assert await answer(0, Version(3, 0)) == first
 
 
-async def test_more_answers_than_places_wait_for_their_turn(tmp_path):
+async def test_answers_beyond_the_batch_size_are_queued(tmp_path):
     async with generating(tmp_path, max_rows=2) as made:
         most = 0
 
@@ -155,7 +155,7 @@ async def test_more_answers_than_places_wait_for_their_turn(tmp_path):
     assert most <= 2
 
 
-async def test_an_answer_that_is_given_up_frees_its_place(tmp_path):
+async def test_a_cancelled_answer_frees_its_slot(tmp_path):
     async with generating(tmp_path, max_rows=1) as made:
         passes: list[object] = []
         made.model.register_forward_pre_hook(lambda *given: passes.append(given))
@@ -171,7 +171,7 @@ async def test_an_answer_that_is_given_up_frees_its_place(tmp_path):
         assert len(made.batch) == 0
 
 
-async def test_an_answer_ends_with_the_first_token_that_ends_it(tmp_path):
+async def test_an_answer_ends_with_the_first_stop_token(tmp_path):
     async with generating(tmp_path) as made:
         free = await made.ask(row(prompt(1), 30))
     end = free.ids[7]
@@ -181,7 +181,7 @@ async def test_an_answer_ends_with_the_first_token_that_ends_it(tmp_path):
     assert (found.finish, free.finish) == ("stop", "length")
 
 
-async def test_at_temperature_0_the_likeliest_token_is_taken(tmp_path):
+async def test_at_temperature_0_the_most_likely_token_is_chosen(tmp_path):
     async with generating(tmp_path) as made:
         cold = await made.ask_all(
             [row(prompt(1), temperature=0.0), row(prompt(1), top_k=1), row(prompt(1), top_p=1e-6)]
@@ -192,7 +192,7 @@ async def test_at_temperature_0_the_likeliest_token_is_taken(tmp_path):
     assert cold[0].ids == cold[1].ids == cold[2].ids == best
 
 
-async def test_a_long_prompt_does_not_hold_others_up(tmp_path):
+async def test_a_long_prompt_does_not_delay_other_answers(tmp_path):
     async with generating(tmp_path, context=8192) as made:
         batch = made.batch
         await made.generator.stop()
@@ -206,7 +206,7 @@ async def test_a_long_prompt_does_not_hold_others_up(tmp_path):
             assert long.stored <= steps * CHUNK + 1
 
 
-async def test_what_prompts_share_is_computed_once(tmp_path):
+async def test_a_shared_prefix_is_computed_once(tmp_path):
     read = 0
 
     def count(module: object, args: object, inputs: dict[str, torch.Tensor]) -> None:
@@ -227,7 +227,7 @@ async def test_what_prompts_share_is_computed_once(tmp_path):
         assert near(again.logprobs, logprobs_of(made.model, longer, again.ids))
 
 
-async def test_rows_that_come_and_go_at_random_are_each_exact(tmp_path):
+async def test_rows_that_join_and_leave_at_random_stay_exact(tmp_path):
     chance = torch.Generator().manual_seed(0)
 
     def pick(below: int) -> int:
@@ -251,7 +251,7 @@ async def test_rows_that_come_and_go_at_random_are_each_exact(tmp_path):
                 await asyncio.sleep(pick(10) / 1000)
 
 
-async def test_weights_that_are_not_finite_fail_requests_until_better_ones_come(tmp_path):
+async def test_non_finite_weights_fail_requests_until_the_next_publish(tmp_path):
     async with generating(tmp_path) as made:
         good = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
         bad = {name: tensor * float("nan") for name, tensor in good.items()}
@@ -267,7 +267,7 @@ async def test_weights_that_are_not_finite_fail_requests_until_better_ones_come(
         assert not made.generator.problem
 
 
-async def test_a_row_that_is_not_finite_spoils_no_other(tmp_path):
+async def test_a_non_finite_row_does_not_affect_others(tmp_path):
     async with generating(tmp_path, max_rows=2) as made:
         made.model.lm_head.weight = torch.nn.Parameter(made.model.lm_head.weight.clone())
         with torch.no_grad():
@@ -291,7 +291,7 @@ def fail_on(made: GeneratorSetup, error: Exception, when) -> None:
     made.model.register_forward_pre_hook(fail, with_kwargs=True)
 
 
-async def test_an_error_ends_the_requests_that_it_concerns_and_no_others(tmp_path):
+async def test_an_error_ends_only_the_requests_of_its_batch(tmp_path):
     async with generating(tmp_path) as made:
         fail_on(made, ValueError("no such thing"), lambda given: (given["input_ids"] == 89).any())
         others = [asyncio.create_task(made.ask(row(prompt(n), 5, top_k=1))) for n in (1, 2)]
@@ -301,7 +301,7 @@ async def test_an_error_ends_the_requests_that_it_concerns_and_no_others(tmp_pat
         assert not made.generator.problem
 
 
-async def test_a_generator_that_keeps_failing_says_that_it_is_dead(tmp_path):
+async def test_a_generator_that_keeps_failing_reports_itself_dead(tmp_path):
     async with generating(tmp_path) as made:
         fail_on(made, ValueError("no such thing"), bool)
         for _ in range(3):
@@ -314,7 +314,7 @@ async def test_a_generator_that_keeps_failing_says_that_it_is_dead(tmp_path):
             await made.generator.publish(None, Version(0, 1))
 
 
-async def test_out_of_memory_costs_the_youngest_answer_and_no_other(tmp_path):
+async def test_out_of_memory_fails_only_the_youngest_answer(tmp_path):
     async with generating(tmp_path, max_rows=8) as made:
         full = torch.OutOfMemoryError("CUDA out of memory")
         fail_on(made, full, lambda given: given["input_ids"].shape[0] > 3)
@@ -326,7 +326,7 @@ async def test_out_of_memory_costs_the_youngest_answer_and_no_other(tmp_path):
     assert [len(each.ids) for each in later] == [5] * 6
 
 
-async def test_weights_that_nobody_waits_for_any_more_are_taken_all_the_same(tmp_path):
+async def test_weights_of_a_cancelled_publish_are_still_loaded(tmp_path):
     async with generating(tmp_path, updating="drain") as made:
         changed = made.changed(1)
         asking = made.generator.generate(row(prompt(1), 300, streamed=True))
@@ -340,7 +340,7 @@ async def test_weights_that_nobody_waits_for_any_more_are_taken_all_the_same(tmp
         assert not made.generator.problem
 
 
-async def test_stopping_ends_what_is_under_way(tmp_path):
+async def test_stopping_ends_requests_in_flight(tmp_path):
     async with generating(tmp_path) as made:
         asking = asyncio.create_task(made.ask(row(prompt(1), 2000)))
         await asyncio.sleep(0.02)
@@ -349,7 +349,7 @@ async def test_stopping_ends_what_is_under_way(tmp_path):
             await asyncio.wait_for(asking, 60)
 
 
-async def test_layers_that_look_back_a_limited_way_do_so(tmp_path):
+async def test_sliding_window_layers_are_respected(tmp_path):
     config = MistralConfig(
         vocab_size=LETTERS,
         hidden_size=32,
@@ -384,7 +384,7 @@ def no_memory_to_swap(made: GeneratorSetup, times: int) -> None:
     cache.swap = swap
 
 
-async def test_memory_that_runs_out_when_an_answer_begins_to_be_drawn_leaves_nobody_waiting(
+async def test_out_of_memory_at_the_start_of_an_answer_leaves_no_request_waiting(
     tmp_path,
 ):
     async with generating(tmp_path, max_rows=8) as made:
@@ -395,7 +395,7 @@ async def test_memory_that_runs_out_when_an_answer_begins_to_be_drawn_leaves_nob
         assert len((await asyncio.wait_for(made.ask(row(prompt(3), 5)), 30)).ids) == 5
 
 
-async def test_memory_that_runs_out_when_an_answer_ends_costs_no_answer(tmp_path):
+async def test_out_of_memory_at_the_end_of_an_answer_fails_no_answer(tmp_path):
     async with generating(tmp_path, max_rows=8) as made:
         no_memory_to_swap(made, 3)
         lengths = [5, 5, 9, 20, 40]
@@ -407,7 +407,7 @@ async def test_memory_that_runs_out_when_an_answer_ends_costs_no_answer(tmp_path
         assert not made.generator.problem
 
 
-async def test_memory_that_runs_out_when_an_answer_is_given_up_ends_no_other(tmp_path):
+async def test_out_of_memory_at_a_cancellation_fails_no_other_answer(tmp_path):
     async with generating(tmp_path, max_rows=8) as made:
         heard = made.generator.generate(row(prompt(1), 2000, streamed=True))
         other = asyncio.create_task(made.ask(row(prompt(2), 300)))
@@ -428,7 +428,7 @@ def widths_of(made: GeneratorSetup) -> list[int]:
     return seen
 
 
-async def test_an_answer_that_does_not_fit_alone_leaves_others_their_places(tmp_path, caplog):
+async def test_an_answer_too_large_for_memory_leaves_others_their_slots(tmp_path, caplog):
     async with generating(tmp_path, max_rows=16) as made:
         full = torch.OutOfMemoryError("CUDA out of memory")
         fail_on(made, full, lambda given: int(given["position_ids"].max()) > 100)
@@ -440,7 +440,7 @@ async def test_an_answer_that_does_not_fit_alone_leaves_others_their_places(tmp_
     assert "out of memory with a single answer of" in caplog.text
 
 
-async def test_fewer_answers_at_once_are_not_for_ever(tmp_path, monkeypatch):
+async def test_a_reduced_batch_size_recovers(tmp_path, monkeypatch):
     monkeypatch.setattr(generator, "GROWTH_STEPS", 4)
     async with generating(tmp_path, max_rows=8) as made:
         full, lacks = torch.OutOfMemoryError("CUDA out of memory"), [True]

@@ -33,7 +33,7 @@ def ids(folder: Path):
     return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_a_letter_is_told_when_its_last_byte_has_come(prompts, ids):
+def test_a_character_is_emitted_with_its_last_byte(prompts, ids):
     spelling = Detokenizer(prompts.text)
     told = [spelling.add(token) for token in ids(TEXT)]
     assert "".join(told) == TEXT
@@ -41,7 +41,7 @@ def test_a_letter_is_told_when_its_last_byte_has_come(prompts, ids):
     assert len(told) == len(TEXT.encode())
 
 
-def test_bytes_that_are_no_letter_are_told_at_the_end(prompts, ids):
+def test_invalid_bytes_are_emitted_at_the_end(prompts, ids):
     spelling = Detokenizer(prompts.text)
     told = [spelling.add(token) for token in ids("é🚢")[:-1]]
     assert "".join(told) == "é"
@@ -69,11 +69,11 @@ def spelt(text: str, stop: Sequence[str]) -> tuple[str, bool]:
         ("abc", ["abcd"], "abc"),
     ],
 )
-def test_a_stop_text_and_what_follows_are_not_told(text, stop, told):
+def test_a_stop_text_and_the_text_after_it_are_not_emitted(text, stop, told):
     assert spelt(text, stop) == (told, told != text)
 
 
-def test_what_was_drawn_comes_back_as_the_tokens_that_were_drawn(prompts, ids):
+def test_an_answer_sent_back_has_its_sampled_tokens(prompts, ids):
     prompt = prompts.render(HELLO, None)
     assert prompt.ids == ids(prompt.text)
     # Drawn otherwise than the tokenizer would cut it: the mark letter by letter.
@@ -87,7 +87,7 @@ def test_what_was_drawn_comes_back_as_the_tokens_that_were_drawn(prompts, ids):
     assert prompts.text(longer.ids) == longer.text
 
 
-def test_an_answer_that_was_cut_short_comes_back_too(prompts, ids):
+def test_a_truncated_answer_sent_back_has_its_sampled_tokens(prompts, ids):
     prompt = prompts.render(HELLO, None)
     drawn = [ids(letter)[0] for letter in "<|start|"]
     drawn += ids(">")
@@ -96,14 +96,14 @@ def test_an_answer_that_was_cut_short_comes_back_too(prompts, ids):
     assert longer.ids[: len(prompt.ids) + len(drawn)] == [*prompt.ids, *drawn]
 
 
-def test_a_changed_answer_is_cut_into_tokens_anew(prompts, ids):
+def test_a_changed_answer_is_tokenized_again(prompts, ids):
     prompt = prompts.render(HELLO, None)
     prompts.remember(prompt, [*ids("say"), *ids(END)])
     longer = prompts.render([*HELLO, {"role": "assistant", "content": "says"}, *HELLO], None)
     assert longer.ids == ids(longer.text)
 
 
-def test_only_so_many_tokens_are_remembered(prompts, ids, monkeypatch):
+def test_the_number_of_remembered_tokens_is_bounded(prompts, ids, monkeypatch):
     monkeypatch.setattr(prompts_file, "MAX_TOKENS", 100)
     for number in range(20):
         prompt = prompts.render([{"role": "user", "content": f"{number}"}], None)
@@ -122,7 +122,7 @@ def test_only_so_many_tokens_are_remembered(prompts, ids, monkeypatch):
         ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "no JSON"),
     ],
 )
-def test_what_a_template_cannot_render_is_refused(prompts, message, why):
+def test_a_conversation_that_the_template_rejects_is_refused(prompts, message, why):
     with pytest.raises(RequestError, match=why):
         prompts.render([message], None)
 

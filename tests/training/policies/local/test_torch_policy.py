@@ -74,14 +74,14 @@ async def client(folder: Path) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_probe_finds_all_that_training_needs(folder):
+async def test_a_probe_finds_all_capabilities_for_training(folder):
     async with entered(folder) as (policy, _):
         found = await probe(policy.urls[0], key=policy.key)
     assert found.trains and found.streams_all and found.tools and found.count
     assert (found.model, found.context) == ("small", 2048)
 
 
-async def test_a_template_without_tools_has_them_refused(tmp_path):
+async def test_tools_are_refused_if_the_template_has_none(tmp_path):
     async with entered(make_model(tmp_path, template=CHAT)) as (policy, client):
         status, body = await client.ask(tools=TOOLS)
         found = await probe(policy.urls[0], key=policy.key)
@@ -112,7 +112,7 @@ async def converse(place: ServedSession, turns: int, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("alphabet", ["ascii", "bytes"])
-async def test_a_conversation_is_one_sample_whatever_the_model_says(tmp_path, alphabet):
+async def test_a_conversation_is_one_sample_for_any_answers(tmp_path, alphabet):
     model = make_model(tmp_path / "model", alphabet=alphabet)
     async with TorchPolicy(model, device="cpu") as policy:
         await policy.publish(None, Version(1, 4))
@@ -126,7 +126,7 @@ async def test_a_conversation_is_one_sample_whatever_the_model_says(tmp_path, al
     assert len(told) == sum(sample.mask) == sum(each.answer_tokens for each in trajectory.exchanges)
 
 
-async def test_answers_end_with_the_mark_that_was_drawn(folder):
+async def test_answers_end_with_the_sampled_end_token(folder):
     ends = 0
     async with entered(folder) as (_, client):
         for seed in range(12):
@@ -139,7 +139,7 @@ async def test_answers_end_with_the_mark_that_was_drawn(folder):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_gateway_stamps_what_the_server_says(folder, tmp_path, stream):
+async def test_the_gateway_records_the_versions_of_the_server(folder, tmp_path, stream):
     weights = Weights(load_file(folder / "model.safetensors"), folder)
     async with (
         TorchPolicy(folder, device="cpu") as policy,
@@ -166,7 +166,7 @@ async def test_the_gateway_stamps_what_the_server_says(folder, tmp_path, stream)
     assert runs > len(trajectory.exchanges) == 40
 
 
-async def test_a_stream_says_what_a_whole_answer_does(tmp_path):
+async def test_a_stream_has_the_content_of_a_whole_answer(tmp_path):
     async with entered(make_model(tmp_path, alphabet="bytes")) as (_, client):
         for seed in range(5):
             whole = await client.choice(seed=seed, max_tokens=120)
@@ -197,14 +197,14 @@ async def test_an_answer_ends_before_a_stop_text(client):
         assert sum(count for _, count in versions) == len(tokens) == len(text) + len(stop)
 
 
-async def test_the_same_seed_gets_the_same_answer_and_none_gets_others(client):
+async def test_the_same_seed_gives_the_same_answer_and_no_seed_gives_others(client):
     seeded = [(await client.choice(seed=5, max_tokens=20))["token_ids"] for _ in range(2)]
     free = [(await client.choice(max_tokens=20))["token_ids"] for _ in range(2)]
     assert seeded[0] == seeded[1]
     assert free[0] != free[1]
 
 
-async def test_the_folder_says_how_it_is_sampled_and_a_request_otherwise(tmp_path):
+async def test_a_request_overrides_the_sampling_defaults_of_the_model(tmp_path):
     taste = {"temperature": 0.01, "top_k": 1, "max_new_tokens": 7}
     async with entered(make_model(tmp_path, generation=taste)) as (_, client):
         usual = [(await client.choice())["token_ids"] for _ in range(2)]
@@ -222,19 +222,19 @@ async def test_a_prompt_that_fills_the_context_is_refused(client):
         assert "maximum context length is 2048 tokens" in body["error"]["message"]
 
 
-async def test_an_answer_may_fill_what_is_left_of_the_context(tmp_path):
+async def test_an_answer_may_fill_the_rest_of_the_context(tmp_path):
     async with entered(make_model(tmp_path, context=64)) as (_, client):
         status, body = await client.ask(temperature=0)
     assert status == 200
     assert body["usage"]["total_tokens"] == 64 or body["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_a_role_that_the_template_refuses_is_the_requests_fault(client):
+async def test_a_role_that_the_template_rejects_is_a_bad_request(client):
     status, body = await client.ask(messages=[{"role": "robot", "content": "hi"}])
     assert (status, "no such role: robot" in body["error"]["message"]) == (400, True)
 
 
-async def test_parts_of_text_are_read_and_images_are_refused(client):
+async def test_text_parts_are_accepted_and_images_are_refused(client):
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     status, _ = await client.ask(messages=[{"role": "user", "content": parts}], max_tokens=1)
     assert status == 200
@@ -243,7 +243,7 @@ async def test_parts_of_text_are_read_and_images_are_refused(client):
     assert (status, "reads text alone" in body["error"]["message"]) == (400, True)
 
 
-async def test_tokens_that_the_model_does_not_know_are_refused(tmp_path):
+async def test_unknown_token_ids_are_refused(tmp_path):
     model = make_model(tmp_path / "model")
     other = make_model(tmp_path / "other", alphabet="bytes")
     shutil.copy(other / "tokenizer.json", model / "tokenizer.json")
@@ -274,7 +274,7 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
     )
 
 
-async def test_a_client_that_leaves_frees_its_place(folder):
+async def test_a_disconnected_client_frees_its_slot(folder):
     async with entered(folder, max_batch=1) as (policy, client):
         passes: list[int] = []
         go_on = threading.Event()
@@ -295,14 +295,14 @@ async def test_a_client_that_leaves_frees_its_place(folder):
     assert len(passes) < 10, "an answer that nobody waits for was generated"
 
 
-async def test_nobody_is_answered_without_the_key(folder):
+async def test_requests_without_the_key_are_refused(folder):
     async with entered(folder) as (policy, _), aiohttp.ClientSession() as stranger:
         post = stranger.post(f"{policy.urls[0]}/chat/completions", json={"messages": HELLO})
         async with post as response:
             assert response.status == 401
 
 
-async def test_leaving_the_policy_ends_what_is_under_way(folder):
+async def test_closing_the_policy_ends_requests_in_flight(folder):
     async with entered(folder) as (policy, client):
         asked = [asyncio.create_task(client.ask(max_tokens=1900, seed=n)) for n in range(16)]
         await asyncio.sleep(0.05)
@@ -314,13 +314,13 @@ async def test_leaving_the_policy_ends_what_is_under_way(folder):
     assert any(isinstance(end, aiohttp.ClientError) or end[0] == 500 for end in ends)
 
 
-async def test_a_model_that_cannot_be_loaded_is_said_on_entering(tmp_path):
+async def test_a_model_that_cannot_be_loaded_is_reported_at_the_start(tmp_path):
     with pytest.raises(UsageError, match="there is no folder"):
         async with TorchPolicy(tmp_path / "none"):
             raise AssertionError
 
 
-def test_workers_are_never_told_every_address():
+def test_workers_never_get_the_wildcard_address():
     for host in ("0.0.0.0", "::"):
         with pytest.raises(UsageError, match="no address that workers"):
             TorchPolicy(Path("model"), host=host)

@@ -32,14 +32,14 @@ from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 both = pytest.mark.parametrize("kind", KINDS)
 
 
-def test_it_is_a_policy(tmp_path: Path) -> None:
+def test_the_openai_policy_implements_the_protocol(tmp_path: Path) -> None:
     policy: Policy = OpenAIPolicy(["http://127.0.0.1:1"], tmp_path, key="k", model="m")
     assert policy.urls == ("http://127.0.0.1:1/v1",)
     assert (policy.key, policy.model) == ("k", "m")
 
 
 @both
-async def test_tokens_after_publish_are_of_the_new_weights(
+async def test_tokens_after_a_publish_come_from_the_new_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -54,7 +54,7 @@ async def test_tokens_after_publish_are_of_the_new_weights(
 
 
 @both
-async def test_interrupted_answers_go_on_with_the_new_weights(
+async def test_interrupted_answers_continue_with_the_new_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -71,7 +71,7 @@ async def test_interrupted_answers_go_on_with_the_new_weights(
 
 
 @both
-async def test_drained_answers_end_with_the_old_weights(
+async def test_drained_answers_finish_with_the_old_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -89,7 +89,7 @@ async def test_drained_answers_end_with_the_old_weights(
 
 @both
 @pytest.mark.parametrize("updating", ["interrupt", "drain"])
-async def test_what_was_cached_with_old_weights_is_not_used_with_new_ones(
+async def test_the_kv_cache_of_old_weights_is_not_used_with_new_ones(
     kind: Any, updating: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind, 1)
@@ -100,7 +100,9 @@ async def test_what_was_cached_with_old_weights_is_not_used_with_new_ones(
 
 
 @both
-async def test_without_weights_only_the_name_changes(kind: Any, base: Path, tmp_path: Path) -> None:
+async def test_without_new_weights_only_the_version_changes(
+    kind: Any, base: Path, tmp_path: Path
+) -> None:
     servers = replicas(kind)
     async with entered(servers, tmp_path, server=kind) as policy:
         await policy.publish(weights_of(base, 1), V(1))
@@ -115,7 +117,7 @@ async def test_without_weights_only_the_name_changes(kind: Any, base: Path, tmp_
 
 
 @both
-async def test_a_server_that_a_killed_trainer_left_paused_is_resumed(
+async def test_a_server_left_paused_by_a_killed_trainer_is_resumed(
     kind: Any, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -128,7 +130,7 @@ async def test_a_server_that_a_killed_trainer_left_paused_is_resumed(
 
 
 @both
-async def test_a_replica_that_was_started_again_is_given_the_weights_of_now(
+async def test_a_restarted_replica_gets_the_current_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -145,9 +147,7 @@ async def test_a_replica_that_was_started_again_is_given_the_weights_of_now(
 
 
 @both
-async def test_it_says_when_servers_are_paused_for_new_weights(
-    kind: Any, base: Path, tmp_path: Path
-) -> None:
+async def test_pauses_for_new_weights_are_announced(kind: Any, base: Path, tmp_path: Path) -> None:
     servers = replicas(kind)
     told: list[str] = []
 
@@ -171,7 +171,7 @@ async def test_it_says_when_servers_are_paused_for_new_weights(
         assert len(told) == 4
 
 
-async def test_the_gateway_gets_tokens_of_the_new_weights(base: Path, tmp_path: Path) -> None:
+async def test_the_gateway_records_tokens_of_the_new_weights(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
     async with entered(servers, tmp_path) as policy:
         await policy.publish(weights_of(base, 1), V(1))
@@ -187,7 +187,9 @@ async def test_the_gateway_gets_tokens_of_the_new_weights(base: Path, tmp_path: 
         assert {id for a in answers if a.tokens for id in a.tokens.answer} == {Token(1, 1).id}
 
 
-async def test_it_watches_for_replicas_that_were_started_again(base: Path, tmp_path: Path) -> None:
+async def test_restarted_replicas_are_detected_between_publishes(
+    base: Path, tmp_path: Path
+) -> None:
     servers = replicas("vllm")
     async with entered(servers, tmp_path, watch_seconds=0.05) as policy:
         await policy.publish(weights_of(base, 1), V(1))
@@ -196,7 +198,7 @@ async def test_it_watches_for_replicas_that_were_started_again(base: Path, tmp_p
 
 
 @both
-async def test_one_that_was_started_again_is_not_only_renamed(
+async def test_a_restarted_replica_is_not_merely_renamed(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -207,7 +209,7 @@ async def test_one_that_was_started_again_is_not_only_renamed(
         assert [server.number for server in servers] == [1, 1, 1]
 
 
-async def test_the_key_is_sent_to_every_route(
+async def test_the_key_is_sent_with_every_request(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = replicas("vllm", 1)
@@ -232,7 +234,7 @@ async def test_a_server_without_the_endpoints_is_refused_before_anything_starts(
             pass
 
 
-async def test_one_that_cannot_be_reached_is_named_before_anything_starts(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_named_before_anything_starts(tmp_path: Path) -> None:
     away = VLLMStandIn()
     async with serving(away):
         pass
@@ -241,6 +243,6 @@ async def test_one_that_cannot_be_reached_is_named_before_anything_starts(tmp_pa
             pass
 
 
-def test_it_wants_servers(tmp_path: Path) -> None:
+def test_at_least_one_server_is_required(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\[policy\] urls"):
         OpenAIPolicy([], tmp_path)

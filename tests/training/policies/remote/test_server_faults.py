@@ -51,7 +51,7 @@ def break_at(server: StandIn, route: str, fault: Fault) -> None:
 
 
 @every_route
-async def test_a_replica_that_fails_is_named_and_none_stays_paused(
+async def test_a_failing_replica_is_named_and_none_stays_paused(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -73,7 +73,7 @@ async def test_a_replica_that_fails_is_named_and_none_stays_paused(
 
 
 @every_route
-async def test_one_that_hangs_is_given_up_in_time(
+async def test_a_hanging_replica_times_out(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -88,7 +88,7 @@ async def test_one_that_hangs_is_given_up_in_time(
 
 
 @every_route
-async def test_a_connection_that_breaks_is_tried_again(
+async def test_a_broken_connection_is_retried(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -117,7 +117,7 @@ async def test_a_cancelled_publish_leaves_no_server_paused(
         assert [await ask(server) for server in servers] == [[Token(2, 2)] * 4] * 3
 
 
-async def test_cancelled_while_it_resumes_it_resumes_to_the_end(base: Path, tmp_path: Path) -> None:
+async def test_a_cancelled_resume_still_completes(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
     async with entered(servers, tmp_path, update_seconds=1.0) as policy:
         for server in servers:
@@ -135,7 +135,7 @@ async def test_cancelled_while_it_resumes_it_resumes_to_the_end(base: Path, tmp_
 @pytest.mark.parametrize(
     ("kind", "route"), [("vllm", "/resume"), ("sglang", "/continue_generation")]
 )
-async def test_a_server_that_does_not_hear_that_it_may_go_on_is_told_again(
+async def test_a_lost_resume_request_is_retried(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind, 1)
@@ -149,7 +149,7 @@ async def test_a_server_that_does_not_hear_that_it_may_go_on_is_told_again(
 
 
 @both
-async def test_a_replica_that_says_it_serves_something_else_is_not_believed(
+async def test_a_replica_that_reports_another_version_fails_the_publish(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -178,7 +178,7 @@ async def test_publish_returns_only_after_the_slowest_replica(
 
 
 @both
-async def test_a_replica_that_comes_back_in_time_is_waited_for(
+async def test_a_replica_that_restarts_in_time_is_awaited(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
@@ -191,7 +191,7 @@ async def test_a_replica_that_comes_back_in_time_is_waited_for(
         assert await ask(servers[1]) == [Token(1, 1)] * 4
 
 
-async def test_one_that_stays_away_is_named(base: Path, tmp_path: Path) -> None:
+async def test_a_replica_that_stays_down_is_named(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
     async with entered(servers, tmp_path, update_seconds=1.0) as policy:
         await servers[1].stop()
@@ -199,7 +199,7 @@ async def test_one_that_stays_away_is_named(base: Path, tmp_path: Path) -> None:
             await policy.publish(weights_of(base, 1), V(1))
 
 
-async def test_after_a_failure_weights_are_loaded_even_by_those_that_have_the_name(
+async def test_after_a_failure_every_replica_loads_the_weights_again(
     base: Path, tmp_path: Path
 ) -> None:
     servers = replicas("vllm", 2)
@@ -224,9 +224,7 @@ async def test_after_a_failure_weights_are_loaded_even_by_those_that_have_the_na
 
 
 @both
-async def test_a_drain_that_is_cancelled_lets_new_requests_in(
-    kind: Any, base: Path, tmp_path: Path
-) -> None:
+async def test_a_cancelled_drain_admits_new_requests(kind: Any, base: Path, tmp_path: Path) -> None:
     servers = replicas(kind, 1)
     async with entered(servers, tmp_path, server=kind, updating="drain") as policy:
         asked = await ask_slowly(servers, 1)
@@ -241,7 +239,7 @@ async def test_a_drain_that_is_cancelled_lets_new_requests_in(
 
 
 @both
-async def test_weights_that_another_run_gave_are_not_taken_for_the_first(
+async def test_weights_of_another_run_are_not_mistaken_for_version_0(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind, 1)
@@ -259,7 +257,7 @@ async def test_weights_that_another_run_gave_are_not_taken_for_the_first(
 
 
 @both
-async def test_a_folder_that_the_servers_cannot_read_is_told_by_them(
+async def test_a_folder_that_servers_cannot_read_is_reported(
     kind: Any, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = replicas(kind, 1)
@@ -291,7 +289,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(tmp_path: Path) -> None:
             pass
 
 
-async def test_sglang_that_keeps_its_cache_is_told_to_be_drained_and_does_not_end(
+async def test_an_sglang_that_keeps_its_cache_is_reported_with_the_drain_remedy(
     base: Path, tmp_path: Path
 ) -> None:
     server = SGLangStandIn()
@@ -315,7 +313,7 @@ async def test_sglang_that_keeps_its_cache_is_told_to_be_drained_and_does_not_en
 
 
 @both
-async def test_another_name_that_not_every_replica_took_is_no_false_alarm(
+async def test_a_version_that_some_replicas_missed_is_no_false_alarm(
     kind: Any, base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = replicas(kind)
@@ -338,9 +336,7 @@ async def test_another_name_that_not_every_replica_took_is_no_false_alarm(
         assert [await ask(server) for server in servers] == [[Token(1, 1)] * 4] * 3
 
 
-async def test_a_first_version_that_is_not_taken_promises_nothing_of_a_run_that_is_none(
-    base: Path, tmp_path: Path
-) -> None:
+async def test_a_rejected_first_version_names_no_run_to_resume(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm", 1)
     async with entered(servers, tmp_path) as policy:
         servers[0].faults["/pause"].append(500)

@@ -30,7 +30,7 @@ def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def test_a_folder_is_a_whole_model(base: Path, tmp_path: Path) -> None:
+def test_a_folder_is_a_complete_model(base: Path, tmp_path: Path) -> None:
     model: Any = load_model(base, device="cpu")
     with torch.no_grad():
         model.model.norm.weight.fill_(3.0)
@@ -59,7 +59,7 @@ def test_tied_weights_are_written_once_even_as_two_tensors(base: Path, tmp_path:
     assert tensors_in(folder).keys() == tensors_in(base).keys()
 
 
-def test_weights_go_by_the_names_of_the_bases_files(tmp_path: Path) -> None:
+def test_weights_have_the_names_of_the_base_model(tmp_path: Path) -> None:
     base = tmp_path / "base"
     config = MixtralConfig(
         vocab_size=32,
@@ -100,7 +100,7 @@ async def test_the_last_two_folders_are_kept_and_nothing_else_is_touched(
     assert policy.left == Path(current["path"])
 
 
-async def test_what_a_killed_trainer_left_makes_room_before_anything_is_written(
+async def test_leftovers_of_a_killed_trainer_are_removed_before_a_write(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = WeightFolders(tmp_path)
@@ -124,7 +124,7 @@ async def test_what_a_killed_trainer_left_makes_room_before_anything_is_written(
     assert names_in(tmp_path) == {"0.3", "current.json"}
 
 
-async def test_of_a_version_that_no_server_took_the_one_that_is_named_stays(
+async def test_after_a_rejected_version_the_current_folder_stays(
     base: Path, tmp_path: Path
 ) -> None:
     servers = replicas("vllm")
@@ -146,9 +146,7 @@ async def test_a_policy_that_wrote_nothing_removes_nothing(tmp_path: Path) -> No
     assert policy.left is None
 
 
-async def test_what_is_discarded_is_gone_but_for_files_of_others(
-    base: Path, tmp_path: Path
-) -> None:
+async def test_discarding_removes_only_own_files(base: Path, tmp_path: Path) -> None:
     for name in ("own", "shared"):
         root = tmp_path / name
         async with entered(replicas("vllm"), root) as policy:
@@ -160,7 +158,7 @@ async def test_what_is_discarded_is_gone_but_for_files_of_others(
     assert names_in(tmp_path / "shared") == {"mine"}
 
 
-def test_runs_of_one_name_share_no_folder_and_each_finds_its_own_again(tmp_path: Path) -> None:
+def test_runs_of_one_name_have_separate_folders_and_find_them_again(tmp_path: Path) -> None:
     runs = [RunDirectory(tmp_path / who / "qwen") for who in ("ann", "bob")]
     for run in runs:
         run.path.mkdir(parents=True)
@@ -173,7 +171,7 @@ def test_runs_of_one_name_share_no_folder_and_each_finds_its_own_again(tmp_path:
         weight_folder_of(tmp_path / "weights", runs[0])
 
 
-async def test_where_it_cannot_be_written_no_server_is_asked(base: Path, tmp_path: Path) -> None:
+async def test_if_the_folder_is_unwritable_no_server_is_called(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
     taken = tmp_path / "file"
     taken.write_text("")
@@ -186,7 +184,7 @@ async def test_where_it_cannot_be_written_no_server_is_asked(base: Path, tmp_pat
         await policy.publish(None, V(1))
 
 
-async def test_a_disk_that_fills_leaves_what_was_there(
+async def test_a_full_disk_keeps_the_existing_folders(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = replicas("vllm")
@@ -218,7 +216,7 @@ class Loaded(StandIn):
         return {"id": "m", "root": self.root}
 
 
-async def test_with_path_every_replica_is_waited_for_until_it_tells_the_folder(
+async def test_with_path_every_replica_is_awaited_until_it_reports_the_folder(
     base: Path, tmp_path: Path
 ) -> None:
     servers = [Loaded(), Loaded()]
@@ -235,7 +233,7 @@ async def test_with_path_every_replica_is_waited_for_until_it_tells_the_folder(
         await publishing
 
 
-async def test_with_path_one_that_does_not_load_it_is_named(base: Path, tmp_path: Path) -> None:
+async def test_with_path_a_replica_that_does_not_load_is_named(base: Path, tmp_path: Path) -> None:
     servers = [Loaded(), Loaded()]
     async with entered(servers, tmp_path, server="path", update_seconds=1.0) as policy:
         with pytest.raises(PolicyError, match=rf"{servers[0].url} serves first, not {tmp_path}"):
