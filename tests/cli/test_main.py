@@ -40,7 +40,7 @@ def test_help_imports_no_heavy_library():
 
 def test_help_names_the_commands_and_the_exit_statuses(plimsoll: Plimsoll):
     listed = [line.split(maxsplit=1) for line in plimsoll("--help").stdout.splitlines()]
-    assert ["eval", "Run an agent over the task or the folder of tasks at PATH."] in listed
+    assert ["eval", "Run an agent over a task or a folder of tasks."] in listed
     said = " ".join(plimsoll("eval", "--help").stdout.split())
     assert "3 at least one trial is void" in said
     assert "one for each core, at least 2" in said

@@ -33,8 +33,8 @@ def test_a_run_with_one_failing_download_stops_before_its_second_batch(
     assert "16 × void: grader · the grader could not fetch `example.invalid` with curl" in said
     assert "e.g. out/trials/curl-pipe-sh-then-zero." in said
     assert f"`example.invalid` cannot be fetched in a sandbox: plimsoll stage {path}" in said
-    again = next(line for line in said.splitlines() if "as it is: " in line)
-    command = shlex.split(again.split("as it is: ")[1])
+    again = next(line for line in said.splitlines() if "without a fix: " in line)
+    command = shlex.split(again.split("without a fix: ")[1])
     assert command[:3] == ["plimsoll", "eval", str(path)]
     assert "--keep-going" in command
     assert "--out" not in command

@@ -29,7 +29,7 @@ def test_trials_lost_to_the_infrastructure_stop_the_run_whatever_their_reasons()
 def test_one_reason_shared_by_all_stops_the_run(cause: Cause):
     trip = watched(*[void(cause, "no curl", task=f"t{n}") for n in range(20)])
     assert trip is not None
-    assert "for one and the same reason" in trip.said
+    assert "all for the same reason" in trip.said
     assert [(one.reason, one.count) for one in trip.voids] == [("no curl", 16)]
     assert trip.example is not None
     assert trip.example.task == "t0"
@@ -60,7 +60,7 @@ def test_the_reason_of_one_task_stops_the_run_once_enough_others_share_it():
     assert watched(*rows[:-1], enough_tasks=3) is None
     trip = watched(*rows, enough_tasks=3)
     assert trip is not None
-    assert trip.said.startswith("the first 22 trials are all void (limit 15), for one and the same")
+    assert trip.said.startswith("the first 22 trials are all void (limit 15), all for the same")
     assert [one.count for one in trip.voids] == [22]
 
 

@@ -33,9 +33,9 @@ def test_a_trip_is_told_with_evidence_remedy_and_commands():
     assert told.remedies == [
         "`example.invalid`, `https://x.invalid/p.git/` cannot be fetched in a sandbox: "
         "plimsoll stage tasks --to DIR",
-        "which tasks can be graded: plimsoll validate tasks --backend local",
+        "find the tasks that can be graded: plimsoll validate tasks --backend local",
     ]
-    assert told.go_on == ["mended: plimsoll eval tasks", "as it is: … --keep-going"]
+    assert told.go_on == ["after the fix: plimsoll eval tasks", "without a fix: … --keep-going"]
     assert told.stopped
 
 
@@ -61,10 +61,10 @@ def test_a_fetch_without_a_name_still_asks_for_staging(reason: str):
     ]
 
 
-def test_a_missing_module_asks_where_it_was_to_come_from():
+def test_a_missing_module_asks_for_its_source():
     said = "the grader could not import `log_parsers`, then wrote 0"
     assert remedies([said], "tasks") == [
-        "where what is missing was to come from: plimsoll lint tasks"
+        "see where the missing part should come from: plimsoll lint tasks"
     ]
 
 

@@ -20,7 +20,9 @@ Exit status:
 """
 
 
-@click.command("bake", epilog=EPILOG)
+@click.command(
+    "bake", short_help="Install agents into a folder that sandboxes mount.", epilog=EPILOG
+)
 @click.argument("agents", nargs=-1, required=True, metavar="AGENT[@VERSION]...")
 @click.option("--to", "folder", type=options.PATH, required=True, metavar="DIR",
               help="The layer folder, for runs with --agent-layer DIR.")  # fmt: skip

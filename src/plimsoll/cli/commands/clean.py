@@ -17,7 +17,9 @@ Exit status:
 """
 
 
-@click.command("clean", epilog=EPILOG)
+@click.command(
+    "clean", short_help="Remove leftovers of runs from this host and Docker.", epilog=EPILOG
+)
 @click.argument("run", required=False)
 @click.option("--expired", is_flag=True, help="Remove items of dead owners and expired items.")
 @click.option("--all", "everything", is_flag=True, help="Remove all items of Plimsoll and caches.")

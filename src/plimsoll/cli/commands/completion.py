@@ -20,7 +20,9 @@ Exit status:
 """
 
 
-@click.command("completion", epilog=EPILOG)
+@click.command(
+    "completion", short_help="Print a completion script for bash, zsh or fish.", epilog=EPILOG
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:

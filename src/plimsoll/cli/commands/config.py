@@ -15,7 +15,7 @@ Exit status:
 """
 
 
-@click.command("config", epilog=EPILOG)
+@click.command("config", short_help="Print a config with every key and default.", epilog=EPILOG)
 @click.argument("file", type=options.PATH, required=False)
 @options.json_output
 def command(file: Path | None, as_json: bool) -> int:

@@ -18,7 +18,7 @@ Exit status:
 """
 
 
-@click.command("eval", epilog=EPILOG)
+@click.command("eval", short_help="Run an agent over a task or a folder of tasks.", epilog=EPILOG)
 @click.argument("path", type=options.PATH)
 @click.option(
     "--agent",

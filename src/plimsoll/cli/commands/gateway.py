@@ -26,7 +26,12 @@ Exit status:
 """
 
 
-@click.group("gateway", epilog=EPILOG, invoke_without_command=True)
+@click.group(
+    "gateway",
+    short_help="Serve a policy to agents and record trajectories.",
+    epilog=EPILOG,
+    invoke_without_command=True,
+)
 @click.option(
     "--upstream",
     multiple=True,
@@ -84,7 +89,7 @@ def command(
     return serve(chosen)
 
 
-@command.command("probe", epilog=PROBE_EPILOG)
+@command.command("probe", short_help="Show the capabilities of a server.", epilog=PROBE_EPILOG)
 @click.argument("url")
 @click.option(
     "--model", metavar="NAME", help="The model name on the server.  [default: its only model]"

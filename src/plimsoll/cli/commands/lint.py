@@ -17,7 +17,9 @@ Exit status:
 """
 
 
-@click.command("lint", epilog=EPILOG)
+@click.command(
+    "lint", short_help="Check tasks for broken graders without running them.", epilog=EPILOG
+)
 @click.argument("path", type=options.PATH)
 @click.option(
     "--backend",

@@ -23,7 +23,7 @@ any_backend = click.option(
 )
 
 
-@click.command("ps", epilog=EPILOG)
+@click.command("ps", short_help="List sandboxes, networks, volumes and images.", epilog=EPILOG)
 @any_backend
 @options.config
 @options.json_output

@@ -8,7 +8,7 @@ from plimsoll.cli.commands.run import EPILOG, keep_going
 __all__ = ["command"]
 
 
-@click.command("resume", epilog=EPILOG)
+@click.command("resume", short_help="Resume a run, an evaluation or a validation.", epilog=EPILOG)
 @click.argument("run")
 @keep_going
 @options.json_output

@@ -21,7 +21,7 @@ keep_going = click.option(
 )
 
 
-@click.command("run", epilog=EPILOG)
+@click.command("run", short_help="Roll out tasks in batches, and train on them.", epilog=EPILOG)
 @click.argument("config", type=options.PATH)
 @click.option(
     "--out",

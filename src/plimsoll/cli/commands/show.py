@@ -15,7 +15,9 @@ Exit status:
 """
 
 
-@click.command("show", epilog=EPILOG)
+@click.command(
+    "show", short_help="Show the verdict and the conversation of a trial.", epilog=EPILOG
+)
 @click.argument("trial", type=options.PATH)
 @click.option("--full", is_flag=True, help="Do not shorten long texts.")
 @click.option("--branch", type=click.IntRange(min=0), metavar="N", help="Show only this branch.")

@@ -21,7 +21,7 @@ Exit status:
 """
 
 
-@click.command("simulate", epilog=EPILOG)
+@click.command("simulate", short_help="Compare scheduling rules on a virtual clock.", epilog=EPILOG)
 @click.option(
     "--durations",
     type=click.Choice(KINDS),

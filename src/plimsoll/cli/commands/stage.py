@@ -16,7 +16,7 @@ Exit status:
 """
 
 
-@click.command("stage", epilog=EPILOG)
+@click.command("stage", short_help="Download the assets that tasks need offline.", epilog=EPILOG)
 @click.argument("path", type=options.PATH)
 @click.option("--to", "folder", type=options.PATH, required=True, metavar="DIR",
               help="The assets folder, usually on shared storage.")  # fmt: skip

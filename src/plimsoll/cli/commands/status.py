@@ -13,7 +13,7 @@ Exit status:
 """
 
 
-@click.command("status", epilog=EPILOG)
+@click.command("status", short_help="Show the status of a run.", epilog=EPILOG)
 @click.argument("run")
 @options.json_output
 def command(run: str, as_json: bool) -> int:

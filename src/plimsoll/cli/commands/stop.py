@@ -13,7 +13,7 @@ Exit status:
 """
 
 
-@click.command("stop", epilog=EPILOG)
+@click.command("stop", short_help="Stop a run and wait for its end.", epilog=EPILOG)
 @click.argument("run")
 @click.option("--now", is_flag=True, help="Do not wait for running trials.")
 @options.json_output

@@ -18,7 +18,9 @@ Exit status:
 """
 
 
-@click.command("validate", epilog=EPILOG)
+@click.command(
+    "validate", short_help="Prove with oracle and nop that tasks can be graded.", epilog=EPILOG
+)
 @click.argument("path", type=options.PATH)
 @options.backend
 @click.option(

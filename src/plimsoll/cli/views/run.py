@@ -98,12 +98,9 @@ def print_begin(rollouts: Rollouts, screen: Screen) -> None:
         said = f"{'ledger':<12}{rollouts.location.said}"
         screen.out.print(Text(plain(said)), soft_wrap=True)
     if plan.config.run.validates:
-        screen.out.print(Text(_validated("tasks", plan.trained)), soft_wrap=True)
+        _print_validated("tasks", plan.trained, screen)
         if plan.held_out.tasks:
-            screen.out.print(Text(_validated("held-out", plan.held_out)), soft_wrap=True)
-        for name, why in plan.left_out.items():
-            said = f"{'':<12}{plain(name)}: {plain(why)}"
-            screen.out.print(Text(said, style="yellow"), soft_wrap=True)
+            _print_validated("held-out", plan.held_out, screen)
     if lost := rollouts.restored.lost:
         said = f"running again: {count(lost, 'trial')} that ran when the run was killed"
         screen.err.print(Text(said), soft_wrap=True)
@@ -134,12 +131,16 @@ def _last_step(file: Path) -> int:
         return 0
 
 
-def _validated(what: str, tasks: TaskSet) -> str:
+def _print_validated(what: str, tasks: TaskSet, screen: Screen) -> None:
     out = f" · {len(tasks.left_out):,} quarantined" if tasks.left_out else ""
-    return (
+    said = (
         f"{what:<12}{len(tasks.tasks):,} loaded · {len(tasks.admitted):,} validated "
         f"(the oracle gets the full reward, nop does not){out}"
     )
+    screen.out.print(Text(said), soft_wrap=True)
+    for name, why in tasks.left_out.items():
+        said = f"{'':<12}{plain(name)}: {plain(why)}"
+        screen.out.print(Text(said, style="yellow"), soft_wrap=True)
 
 
 def print_plan(plan: Plan, screen: Screen, policy: str | None) -> None:

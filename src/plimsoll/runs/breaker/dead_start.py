@@ -59,7 +59,7 @@ class DeadStart(Watch):
     def _said(self) -> str:
         first = f"the first {self._voids.total()} trials are all void (limit {self._enough - 1})"
         if len(self._voids) == 1:
-            return f"{first}, for one and the same reason"
+            return f"{first}, all for the same reason"
         causes: Counter[str] = Counter()
         for (cause, _), count in self._voids.items():
             causes[cause.value] += count

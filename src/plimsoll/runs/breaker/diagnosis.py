@@ -59,9 +59,9 @@ def diagnose(
         look=look,
         remedies=[
             *remedies([void.reason for void in trip.voids], around.path, around.unstaged),
-            f"which tasks can be graded: {around.validate}",
+            f"find the tasks that can be graded: {around.validate}",
         ],
-        go_on=[f"mended: {around.again}", f"as it is: {around.keep_going}"],
+        go_on=[f"after the fix: {around.again}", f"without a fix: {around.keep_going}"],
         stopped=stopped,
     )
 
@@ -82,7 +82,7 @@ def remedies(reasons: Sequence[str], path: str, unstaged: Sequence[str] = ()) ->
         named = ", ".join(f"`{one}`" for one in unstaged[:SHOWN_FETCHES])
         found.append(f"it may come from {named}, not staged: plimsoll stage {path} --to DIR")
     if missing:
-        found.append(f"where what is missing was to come from: plimsoll lint {path}")
+        found.append(f"see where the missing part should come from: plimsoll lint {path}")
     return found
 
 
