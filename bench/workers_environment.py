@@ -26,8 +26,8 @@ from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.ledger.events import Segment
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
-    Coming,
     EnvironmentOptions,
+    Kind,
     News,
     Order,
     Result,
@@ -108,7 +108,7 @@ class BenchEnvironment:
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         pass
 
-    def expect(self, coming: Sequence[Coming]) -> None:
+    def expect(self, kinds: Sequence[Kind]) -> None:
         pass
 
     def news(self) -> News | None:

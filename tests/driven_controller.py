@@ -55,9 +55,8 @@ class DrivenController:
         await kept
 
     def look_ahead_no_more(self) -> None:
-        """Tell workers no more what comes: that is done now and then, not in each turn."""
-        self._controller._look_at = float("inf")
-        self._controller._told_slots = self._supervisor.slots
+        """Announce no more trials: that is done now and then, not in each turn."""
+        self._controller._prewarm_at = float("inf")
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from plimsoll.ledger.events import Segment
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.messages import (
-    Coming,
     EnvironmentOptions,
+    Kind,
     News,
     Order,
     Result,
@@ -86,7 +86,7 @@ class NamedEnvironment:
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         pass
 
-    def expect(self, coming: Sequence[Coming]) -> None:
+    def expect(self, kinds: Sequence[Kind]) -> None:
         pass
 
     def news(self) -> News | None:

@@ -17,8 +17,8 @@ from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.reported_tokens import AnsweredRequest
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
-    Coming,
     EnvironmentOptions,
+    Kind,
     News,
     Order,
     Result,
@@ -52,7 +52,7 @@ class CoinPlace:
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         pass
 
-    def expect(self, coming: Sequence[Coming]) -> None:
+    def expect(self, kinds: Sequence[Kind]) -> None:
         pass
 
     def news(self) -> News | None:

@@ -16,8 +16,8 @@ from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
-    Coming,
     EnvironmentOptions,
+    Kind,
     News,
     Order,
     Result,
@@ -90,9 +90,9 @@ class MarkingEnvironment:
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         pass
 
-    def expect(self, coming: Sequence[Coming]) -> None:
-        if coming or (self._folder / "expects").exists():
-            self.mark("expects", str(sum(one.count for one in coming)))
+    def expect(self, kinds: Sequence[Kind]) -> None:
+        if kinds or (self._folder / "expects").exists():
+            self.mark("expects", str(len(kinds)))
 
     def news(self) -> News | None:
         """The content of the file `news`, and of the marker of its end."""

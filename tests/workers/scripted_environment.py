@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
-    Coming,
     EnvironmentOptions,
+    Kind,
     News,
     Order,
     Result,
@@ -64,7 +65,7 @@ class ScriptedEnvironment:
         self._held: list[bytes] = []
         self._version = FIRST_VERSION
         self._paused = (False, False)
-        self._coming: dict[str, int] = {}
+        self._coming = Counter[str]()
         self._news: News | None = None
 
     async def run(self, order: Order) -> Result:
@@ -115,8 +116,8 @@ class ScriptedEnvironment:
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         self._paused = paused, drains
 
-    def expect(self, coming: Sequence[Coming]) -> None:
-        self._coming = {one.kind.task: one.count for one in coming}
+    def expect(self, kinds: Sequence[Kind]) -> None:
+        self._coming = Counter(kind.task for kind in kinds)
 
     def news(self) -> News | None:
         news, self._news = self._news, None

@@ -17,7 +17,7 @@ from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.messages import Coming, Drain, Expect, Kind, News
+from plimsoll.workers.messages import Drain, Expect, Kind, News
 
 A = Kind("a")
 
@@ -73,12 +73,12 @@ async def test_one_that_takes_no_more_keeps_nothing_ready(tmp_path: Path):
     expects = tmp_path / "expects"
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t1", "until go")
-        hand.tell(Expect((Coming(A, 3),)))
+        hand.tell(Expect((A, A, A)))
         await until(lambda: expects.exists() and expects.read_text() == "3")
         hand.tell(Drain(60))
         await until(lambda: expects.read_text() == "0")
         # An announcement that was already in flight changes nothing.
-        hand.tell(Expect((Coming(A, 3),)))
+        hand.tell(Expect((A, A, A)))
         (tmp_path / "go").touch()
         await hand.result("t1")
         await hand.ended(30)
@@ -89,7 +89,7 @@ async def test_one_that_a_signal_ends_keeps_nothing_ready(tmp_path: Path):
     expects = tmp_path / "expects"
     async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
         hand.order("t1", "until go")
-        hand.tell(Expect((Coming(A, 3),)))
+        hand.tell(Expect((A, A, A)))
         await until(lambda: expects.exists() and expects.read_text() == "3")
         os.kill(hand.pid, signal.SIGTERM)
         await until(lambda: expects.read_text() == "0")

@@ -48,9 +48,9 @@ __all__ = ["Scheduler"]
 
 _TURN_SECONDS = 0.25
 """The longest wait between two turns."""
-_LOOK_SHARE = 0.05
-_LOOK_SECONDS = 1.0
-"""The largest share of time spent on prewarming, and the longest interval between two updates."""
+_PREWARM_SHARE = 0.05
+_PREWARM_SECONDS = 1.0
+"""The largest share of time for announcements, and the longest interval between two."""
 
 _Keep = Callable[[Result], Awaitable[None]]
 
@@ -100,10 +100,8 @@ class Scheduler:
         """None if workers do not prewarm."""
         if reuse_of(plan.config) is not Reuse.NONE:
             self._prospects = Prospects(plan, order, ledger, self.sets, monitor)
-        self._look_at = -math.inf
-        """The earliest time of the next prewarming update, by the loop's clock."""
-        self._told_slots = 0
-        """The number of slots at the last prewarming update."""
+        self._prewarm_at = -math.inf
+        """The earliest time of the next announcement to workers, by the loop's clock."""
         self._stragglers = StragglerClock(plan.config.run.slack_seconds)
         self._clock = Stopwatch()
         """Measures the slack of stragglers. Stopped while the policy is paused."""
@@ -259,21 +257,17 @@ class Scheduler:
     def _prewarm(self) -> None:
         """Announce the next trials to the workers.
 
-        With many slots that takes milliseconds, so it gets a small share of the time, and runs at
-        once only if the number of slots has changed.
+        With many slots that takes milliseconds, so it gets a small share of the time.
         """
-        if self._prospects is None:
-            return
         loop = asyncio.get_running_loop()
-        slots = 0 if self._is_halted else self._workers.slots
         began = loop.time()
-        if began < self._look_at and slots == self._told_slots:
+        if self._prospects is None or began < self._prewarm_at:
             return
-        waiting = [] if self._is_halted else self._waiting(slots)
+        slots = 0 if self._is_halted else self._workers.slots
+        waiting = self._waiting(slots)
         self._workers.expect(self._prospects.next(waiting, slots, is_stopped=bool(self.why)))
         took = loop.time() - began
-        self._look_at = began + min(_LOOK_SECONDS, took / _LOOK_SHARE)
-        self._told_slots = slots
+        self._prewarm_at = began + min(_PREWARM_SECONDS, took / _PREWARM_SHARE)
 
     def _tell(self) -> None:
         """Wake callers: a batch may be ready, or a trial set over."""

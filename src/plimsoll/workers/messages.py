@@ -21,7 +21,6 @@ __all__ = [
     "Beat",
     "Begin",
     "Cancel",
-    "Coming",
     "Drain",
     "EnvironmentOptions",
     "Expect",
@@ -52,13 +51,6 @@ class Kind(msgspec.Struct, frozen=True):
     task: str
     name: str = ""
     agent: str = ""
-
-
-class Coming(msgspec.Struct, frozen=True):
-    """A number of orders of one kind that a worker will get soon."""
-
-    kind: Kind
-    count: int
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +109,8 @@ class TrialRunner(Protocol):
         """Run a trial. A failed trial is a void verdict, not an exception. Cancelling cleans up."""
         ...
 
-    def expect(self, coming: Sequence[Coming]) -> None:
-        """Prepare for these orders and for no others. Replaces the previous call."""
+    def expect(self, kinds: Sequence[Kind]) -> None:
+        """Prewarm for orders of these kinds and for no others. Replaces the previous call."""
         ...
 
     def set_version(self, version: Version) -> None:
@@ -192,9 +184,9 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Expect(msgspec.Struct, frozen=True, tag="expect"):
-    """The next orders of a worker, without those it has. Replaces the previous message."""
+    """The kinds of a worker's next orders, without those it has. Replaces the previous message."""
 
-    coming: tuple[Coming, ...]
+    kinds: tuple[Kind, ...]
 
 
 class NewVersion(msgspec.Struct, frozen=True, tag="new_version"):

@@ -10,7 +10,10 @@ from plimsoll.agents.nop import Nop
 from plimsoll.config.file import PoolConfig
 from plimsoll.sandboxes.local.backend import LocalBackend
 from plimsoll.sandboxes.pool.options import Reuse
+from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.task import Task
+from plimsoll.testing.faults import FaultyBackend
+from plimsoll.trials.sandbox_request import agent_sandbox, labels_for
 from plimsoll.workers.messages import Kind, Order
 from plimsoll.workers.worker.prewarming import Prewarming, make_pool, measured, usual_reuse
 
@@ -50,22 +53,40 @@ def test_the_config_bounds_the_pool():
     assert (usual.uses, usual.max_idle, usual.max_alive) == (50, 4, 8)
 
 
-def test_without_a_pool_nothing_is_started_ahead_and_nothing_is_measured():
-    pool = make_pool(LocalBackend(), PoolConfig(), reuse="none", concurrency=2)
-    assert Prewarming.make(pool, "run", None, lambda _: Nop(), load) is None
-    assert measured(pool.stats) is None
+async def test_without_a_pool_nothing_is_started_ahead_and_nothing_is_measured(
+    make: Callable[..., Task], backend: Backend
+):
+    task = make("a")
+    loaded: list[Kind] = []
+
+    async def load(kind: Kind) -> Task:
+        loaded.append(kind)
+        return task
+
+    counted = FaultyBackend(backend)
+    async with make_pool(counted, PoolConfig(), reuse="none", concurrency=2) as pool:
+        await pool.build(agent_sandbox(task, labels_for(task, "run", 1), None).source)
+        prewarming = Prewarming(pool, "run", None, lambda _: Nop(), load)
+        order = Order(ticket="t", group="g", task=str(task.path), attempt=1, folder="")
+        prewarming.expect([order.kind, order.kind])
+        assert await prewarming.begin(order) is task
+        prewarming.over(order)
+        await prewarming.close()
+        assert loaded == [order.kind]
+        assert not counted.started
+        assert measured(pool.stats) is None
 
 
 async def test_a_task_without_a_sandbox_is_left_to_its_own_trial(make: Callable[..., Task]):
     task = make("a", '[environment.env]\nA = "${NOT_SET_ANYWHERE}"\n')
     pool = make_pool(LocalBackend(), PoolConfig(), reuse="fresh", concurrency=2)
-    prewarming = Prewarming.make(pool, "run", None, lambda _: Nop(), load)
-    assert prewarming is not None
+
+    async def load(_: Kind) -> Task:
+        return task
+
+    prewarming = Prewarming(pool, "run", None, lambda _: Nop(), load)
     order = Order(ticket="t", group="g", task=str(task.path), attempt=1, folder="")
-    prewarming.begin(order)
-    prewarming.loaded(order, task)
+    prewarming.expect([order.kind])
+    assert await prewarming.begin(order) is task
     prewarming.over(order)
-
-
-async def load(kind: Kind) -> Task:
-    raise AssertionError(f"{kind} was not announced")
+    await prewarming.close()

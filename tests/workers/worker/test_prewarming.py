@@ -17,7 +17,7 @@ from plimsoll.sandboxes.protocol import Backend
 from plimsoll.testing.faults import FaultyBackend
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
-from plimsoll.workers.messages import Coming, EnvironmentOptions, Kind, Order
+from plimsoll.workers.messages import EnvironmentOptions, Kind, Order
 from plimsoll.workers.worker import environment as place_module
 from plimsoll.workers.worker.environment import TrialEnvironment, trial_environment
 
@@ -37,7 +37,7 @@ class Worker:
         return Kind(str(self._folder / "tasks" / name), name)
 
     def expect(self, **coming: int) -> None:
-        self.place.expect([Coming(self.kind(name), count) for name, count in coming.items()])
+        self.place.expect([self.kind(name) for name, count in coming.items() for _ in range(count)])
 
     async def series(self, name: str, count: int) -> None:
         """Run one order after another, and announce the next during each."""

@@ -47,7 +47,6 @@ from plimsoll.workers.messages import (
     ToWorker,
     WorkerSpec,
 )
-from plimsoll.workers.outlook import Outlook
 
 __all__ = ["Fleet", "SupervisorOptions"]
 
@@ -94,7 +93,6 @@ class Fleet:
         self._nobody = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stack = contextlib.AsyncExitStack()
-        self._outlook = Outlook(spec.concurrency)
         self.reports = SandboxReports()
         self.roster = Roster(spec.concurrency)
         self.answered = asyncio.Event()
@@ -141,20 +139,16 @@ class Fleet:
 
     def give(self, job: Job) -> bool:
         """Give a ticket to the least loaded worker; False if none has a free slot."""
-        kind = job.order.kind
-        if (member := self.roster.least_busy(self._outlook.expecting(kind))) is None:
+        if (member := self.roster.least_busy(job.order.kind)) is None:
             return False
-        job.worker = member.worker
-        self._outlook.given(member.worker, kind)
-        member.jobs[job.order.ticket] = job
-        member.taken += 1
+        member.give(job)
         self.tell(member.worker, Run(job.order))
         return True
 
     def expect(self, kinds: Iterable[Kind]) -> None:
         """Announce the next orders, in order, to the workers that take tickets."""
-        for worker, coming in self._outlook.deal(kinds, self.roster.ready).items():
-            self.tell(worker, Expect(coming))
+        for worker, share in self.roster.expect(kinds).items():
+            self.tell(worker, Expect(share))
 
     def tell(self, worker: str, message: ToWorker) -> None:
         self._board.send(worker, message)

@@ -4,7 +4,6 @@ For small evaluations: it starts at once. It runs the same environment as a work
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -15,7 +14,6 @@ from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.controller.roster import WorkerStatus
 from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import (
-    Coming,
     EnvironmentOptions,
     Finished,
     Kind,
@@ -95,7 +93,9 @@ class InProcessWorker:
         self._tickets.cancel(ticket, Void(Cause.CANCELLED, reason))
 
     def expect(self, kinds: Iterable[Kind]) -> None:
-        self._runner.expect([Coming(kind, count) for kind, count in Counter(kinds).items()])
+        # In the next turn of the loop, after the first step of the orders that were given before:
+        # until then, their sandboxes are expected only by the previous announcement.
+        asyncio.get_running_loop().call_soon(self._expect, tuple(kinds))
 
     def set_version(self, version: Version) -> None:
         self._runner.set_version(version)
@@ -118,6 +118,10 @@ class InProcessWorker:
                 await self._tickets.wait_empty()
         except TimeoutError:
             await self._tickets.close(Void(Cause.CANCELLED, _STOPPED))
+
+    def _expect(self, kinds: tuple[Kind, ...]) -> None:
+        if not self._load.leaving:
+            self._runner.expect(kinds)
 
     def _enter_phase(self, ticket: str, phase: str) -> None:
         if ticket in self.phases:

@@ -1,7 +1,9 @@
 """The workers of a run, their status, and the tickets that each of them runs."""
 
 import asyncio
-from collections.abc import Collection, Iterator
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -9,7 +11,7 @@ import msgspec
 
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.engines.protocol import Exit, Placed
-from plimsoll.workers.messages import Beat, Order, Result
+from plimsoll.workers.messages import Beat, Kind, Order, Result
 
 __all__ = ["Job", "Member", "Patience", "Phase", "Roster", "WorkerStatus"]
 
@@ -102,6 +104,8 @@ class Member:
     """It has reported that it is ready."""
     host: str = ""
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    expected: Counter[Kind] = field(default_factory=Counter[Kind])
+    """Its share of the next orders, which it prewarms for."""
     taken: int = 0
     finished: int = 0
     beat: Beat | None = None
@@ -127,6 +131,15 @@ class Member:
         if self.phase is not Phase.STARTING or self.placed is None:
             return False
         return not self.placed.is_placed
+
+    def give(self, job: Job) -> None:
+        """Record that it was given a ticket. The worker counts an expected one down by itself."""
+        kind = job.order.kind
+        job.worker = self.worker
+        self.jobs[job.order.ticket] = job
+        self.taken += 1
+        if self.expected[kind]:
+            self.expected[kind] -= 1
 
     def pass_time(self, seconds: float) -> None:
         if self.placed is None or not self.placed.is_placed:
@@ -207,21 +220,47 @@ class Roster:
     @property
     def free(self) -> int:
         """The number of free slots."""
-        ready = (m for m in self._members.values() if m.phase is Phase.READY)
-        return sum(self._concurrency - len(member.jobs) for member in ready)
+        return sum(self._concurrency - len(member.jobs) for member in self._ready)
 
     @property
     def slots(self) -> int:
         """The number of slots of ready workers, free or not."""
-        return self._concurrency * len(self.ready)
+        return self._concurrency * len(self._ready)
+
+    def least_busy(self, kind: Kind) -> Member | None:
+        """The least loaded worker with a free slot; ties go to workers that expect this kind."""
+        least = min(self._ready, key=lambda m: (len(m.jobs), not m.expected[kind]), default=None)
+        return least if least is not None and len(least.jobs) < self._concurrency else None
+
+    def expect(self, kinds: Iterable[Kind]) -> Mapping[str, tuple[Kind, ...]]:
+        """Distribute the next orders, at most a worker's slots to each. Returns changed shares.
+
+        The first worker with a free slot cannot be predicted. So kinds are distributed, not
+        tickets, and a share stays with its worker as long as its orders are still due: moving it
+        would make one worker close a sandbox that another starts.
+        """
+        wanted = Counter(kinds)
+        left = wanted.copy()
+        before = {member: +member.expected for member in self._members.values()}
+        # The smallest first: orders that are no longer due leave the largest shares.
+        for member, share in sorted(before.items(), key=lambda item: item[1].total()):
+            member.expected = share & left if member.phase is Phase.READY else Counter[Kind]()
+            left -= member.expected
+        smallest = [(m.expected.total(), number, m) for number, m in enumerate(self._ready)]
+        heapq.heapify(smallest)
+        for kind in left.elements():
+            if not smallest or smallest[0][0] >= self._concurrency:
+                break
+            total, number, member = smallest[0]
+            member.expected[kind] += 1
+            heapq.heapreplace(smallest, (total + 1, number, member))
+        return {
+            member.worker: tuple(kind for kind in wanted for _ in range(member.expected[kind]))
+            for member, share in before.items()
+            if member.expected != share
+        }
 
     @property
-    def ready(self) -> list[str]:
+    def _ready(self) -> list[Member]:
         """The workers that take tickets now."""
-        return [m.worker for m in self._members.values() if m.phase is Phase.READY]
-
-    def least_busy(self, rather: Collection[str] = ()) -> Member | None:
-        """The least loaded worker with a free slot; ties go to the preferred workers."""
-        ready = [m for m in self._members.values() if m.phase is Phase.READY]
-        least = min(ready, key=lambda m: (len(m.jobs), m.worker not in rather), default=None)
-        return least if least is not None and len(least.jobs) < self._concurrency else None
+        return [m for m in self._members.values() if m.phase is Phase.READY]

@@ -28,7 +28,7 @@ from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import run_trial
 from plimsoll.trials.verdicts import Graded
 from plimsoll.trials.voids import void_of
-from plimsoll.workers.messages import Coming, EnvironmentOptions, Kind, News, Order, Result
+from plimsoll.workers.messages import EnvironmentOptions, Kind, News, Order, Result
 from plimsoll.workers.worker.backends import CountingBackend, make_backend
 from plimsoll.workers.worker.policy_service import PolicyService, policy_for
 from plimsoll.workers.worker.prewarming import Prewarming, make_pool
@@ -68,7 +68,7 @@ class TrialEnvironment:
         self._on_phase = on_phase
         self._load_task = functools.lru_cache(_CACHED_TASKS)(load_task)
         self._agents: dict[str, Agent] = {}
-        self._prewarming = Prewarming.make(pool, self._run, self._assets, self._agent, self._task)
+        self._prewarming = Prewarming(pool, self._run, self._assets, self._agent, self._task)
         self._reported_warnings = 0
         self._reported_readings = Readings()
         self._trials = 0
@@ -78,27 +78,22 @@ class TrialEnvironment:
         """Run a ticket's trial and store its trajectory."""
         began = time.monotonic()
         self._trials += 1
-        if self._prewarming is not None:
-            self._prewarming.begin(order)
         try:
-            result = await self._trial(order)
+            result = await self._trial(order, await self._prewarming.begin(order))
         except PlimsollError as error:
             # No trial was started: the task or the agent cannot be loaded.
             seconds = time.monotonic() - began
             return Result(ticket=order.ticket, verdict=void_of(error), seconds=seconds)
         finally:
             self._trials -= 1
-            if self._prewarming is not None:
-                self._prewarming.over(order)
+            self._prewarming.over(order)
         return await self._with_trajectory(order, result)
 
-    def expect(self, coming: Sequence[Coming]) -> None:
-        if self._prewarming is not None:
-            self._prewarming.expect(coming)
+    def expect(self, kinds: Sequence[Kind]) -> None:
+        self._prewarming.expect(kinds)
 
     async def close(self) -> None:
-        if self._prewarming is not None:
-            await self._prewarming.close()
+        await self._prewarming.close()
 
     def news(self) -> News | None:
         warnings, readings = self._pool.warnings, self._pool.readings
@@ -125,10 +120,7 @@ class TrialEnvironment:
             "trajectories": len(sessions) + self._storing,
         }
 
-    async def _trial(self, order: Order) -> Result:
-        task = await self._task(order.kind)
-        if self._prewarming is not None:
-            self._prewarming.loaded(order, task)
+    async def _trial(self, order: Order, task: Task) -> Result:
         on_phase = self._on_phase
         done = await run_trial(
             task,

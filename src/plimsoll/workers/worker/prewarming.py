@@ -5,7 +5,7 @@ one, and an order that arrives takes over the sandbox expected for it. So no san
 for an order that never comes.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from plimsoll.agents.protocol import Agent
@@ -20,7 +20,7 @@ from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Task
 from plimsoll.trials.sandbox_request import agent_sandbox, labels_for
-from plimsoll.workers.messages import Coming, Kind, Order
+from plimsoll.workers.messages import Kind, Order
 
 __all__ = ["Prewarming", "make_pool", "measured", "reuse_of", "usual_reuse"]
 
@@ -75,6 +75,7 @@ class Prewarming:
         load_task: LoadTask,
     ) -> None:
         self._pool = pool
+        self._is_off = pool.options.reuse is Reuse.NONE
         self._run = run
         self._assets = assets
         self._find_agent = find_agent
@@ -83,53 +84,38 @@ class Prewarming:
         """Announced orders that have not arrived."""
         self._tasks: dict[Kind, Task] = {}
         """The loaded tasks of announced kinds."""
-        self._expected: dict[Kind, deque[Expectation]] = {}
+        self._announced: dict[Kind, list[Expectation]] = {}
+        """Expectations of announced orders."""
         self._own: dict[str, Expectation] = {}
         """Expectations of running tickets."""
         self._loading = BackgroundTasks(pool.warn)
 
-    @classmethod
-    def make(
-        cls,
-        pool: Pool,
-        run: str,
-        assets: StagedAssets | None,
-        find_agent: FindAgent,
-        load_task: LoadTask,
-    ) -> "Prewarming | None":
-        """Make it; None if the pool starts nothing ahead."""
-        if pool.options.reuse is Reuse.NONE:
-            return None
-        return cls(pool, run, assets, find_agent, load_task)
-
-    def expect(self, coming: Iterable[Coming]) -> None:
+    def expect(self, kinds: Iterable[Kind]) -> None:
         """Announce the next orders. Replaces the previous announcement."""
-        self._coming = Counter({one.kind: one.count for one in coming})
+        if self._is_off:
+            return
+        self._coming = Counter(kinds)
         self._tasks = {kind: task for kind, task in self._tasks.items() if kind in self._coming}
         self._settle()
         if not self._loading and not self._tasks.keys() >= self._coming.keys():
             self._loading.start(self._load())
 
-    def begin(self, order: Order) -> None:
-        """Record that an order has arrived: it takes over an expectation of its kind."""
+    async def begin(self, order: Order) -> Task:
+        """Load the task of an order that has arrived. Its sandbox is expected until `over`."""
         kind = order.kind
+        # Before the first await: the next announcement does not include this order.
         if self._coming[kind]:
             self._coming[kind] -= 1
-        if expected := self._alive(kind):
-            own = self._own[order.ticket] = expected.popleft()
+        if announced := self._unused(kind):
+            own = self._own[order.ticket] = announced.pop(0)
             own.claim(labels_for(self._tasks[kind], self._run, order.attempt))
-            self._expected[kind] = expected
-
-    def loaded(self, order: Order, task: Task) -> None:
-        """Record that the task of a running order is loaded.
-
-        An order that was not announced gets an expectation too, or its request would use up the
-        expectation of another.
-        """
-        if order.ticket not in self._own:
-            own = self._expect(task, order.attempt, order.agent)
-            if own is not None:
-                self._own[order.ticket] = own
+            self._announced[kind] = announced
+        task = await self._load_task(kind)
+        # An order that was not announced is expected too, or its request would use up the
+        # expectation of another.
+        if order.ticket not in self._own and (own := self._expect(task, order.attempt, kind.agent)):
+            self._own[order.ticket] = own
+        return task
 
     def over(self, order: Order) -> None:
         """Record that an order has ended, with or without a request for a sandbox."""
@@ -159,24 +145,21 @@ class Prewarming:
         """Make the expectations match the announcement."""
         # Additions first: the sandbox of a withdrawn expectation may serve a new one.
         for kind, task in self._tasks.items():
-            self._expect_kind(kind, task)
-        for kind, expected in list(self._expected.items()):
-            while len(expected) > self._coming[kind]:
-                expected.pop().withdraw()
-            if not expected:
-                del self._expected[kind]
-
-    def _expect_kind(self, kind: Kind, task: Task) -> None:
-        expected = self._alive(kind)
-        for _ in range(self._coming[kind] - len(expected)):
-            made = self._expect(task, 0, kind.agent)
-            if made is None:
-                break
-            expected.append(made)
-        self._expected[kind] = expected
+            announced = self._announced[kind] = self._unused(kind)
+            while len(announced) < self._coming[kind]:
+                if (one := self._expect(task, 0, kind.agent)) is None:
+                    break
+                announced.append(one)
+        for kind, announced in list(self._announced.items()):
+            while len(announced) > self._coming[kind]:
+                announced.pop().withdraw()
+            if not announced:
+                del self._announced[kind]
 
     def _expect(self, task: Task, attempt: int, agent: str) -> Expectation | None:
-        """Expect the sandbox of a trial; None if its spec cannot be made."""
+        """Expect the sandbox of a trial; None without prewarming, or if it has no spec."""
+        if self._is_off:
+            return None
         try:
             mounts = self._find_agent(agent).mounts
             labels = labels_for(task, self._run, attempt)
@@ -185,7 +168,7 @@ class Prewarming:
             return None  # its own trial reports it
         return self._pool.expect(wanted.source, wanted.spec)
 
-    def _alive(self, kind: Kind) -> deque[Expectation]:
-        """The unused expectations of a kind. Another task with the same sandbox may have used
-        some of them."""
-        return deque(one for one in self._expected.get(kind, ()) if one.remaining)
+    def _unused(self, kind: Kind) -> list[Expectation]:
+        """The expectations of announced orders that no lease has used. A trial of another task
+        with the same sandbox may have used some."""
+        return [one for one in self._announced.get(kind, ()) if one.remaining]

@@ -208,9 +208,9 @@ class Worker:
                 tickets.take(order)
             case Cancel(ticket=ticket, reason=reason):
                 tickets.cancel(ticket, Void(Cause.CANCELLED, reason))
-            case Expect(coming=coming):
+            case Expect(kinds=kinds):
                 # A worker that drains gets no more orders, even if some were announced before.
-                runner.expect(() if self._load.leaving else coming)
+                runner.expect(() if self._load.leaving else kinds)
             case NewVersion(version=version):
                 runner.set_version(version)
             case Paused(paused=paused, drains=drains):
