@@ -196,6 +196,21 @@ def test_a_pool_gives_the_same_verdicts_and_reports_its_hits(
     assert rows[0] == rows[1] == rows[2]
 
 
+def test_a_trial_leases_the_sandbox_that_was_prewarmed_for_it(
+    write_task: WriteTask, plimsoll: Plimsoll
+):
+    for name in "abcd":  # different variables: no sandbox serves two tasks
+        write_task(name, toml=f"[environment.env]\nNAME = '{name}'\n", solve="sleep 0.5")
+    ended = plimsoll(
+        *("eval", "tasks", "--attempts", "3", "--concurrency", "2", "--pool", "fresh", "--json")
+    )
+    assert ended.returncode == 0, ended.stderr
+    pool = json.loads(ended.stdout)["pool"]
+    # The first trial of each task is never prewarmed: its image is not known yet.
+    assert pool["hits"] >= 6, pool
+    assert pool["start"]["count"] <= 14, "hardly any was started in vain"
+
+
 def test_the_pool_option_overrides_the_config(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
