@@ -15,6 +15,7 @@ __all__ = [
     "config",
     "engine",
     "json_output",
+    "keep_going",
     "pool",
     "python_version",
     "task",
@@ -93,4 +94,7 @@ assets = click.option(
     type=PATH,
     metavar="DIR",
     help="The folder that `plimsoll stage` filled, used instead of the network.",
+)
+keep_going = click.option(
+    "--keep-going", is_flag=True, help="Run to the end even if the breaker trips."
 )

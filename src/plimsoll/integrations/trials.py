@@ -4,8 +4,6 @@ A void trial never becomes a number: it is retried as the table of causes says, 
 void has no reward. The breaker watches all of them.
 """
 
-import asyncio
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,24 +13,17 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.evaluation.requests import write_request
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.reporter import Reporter
 from plimsoll.runs.results import Row, TrialCounts
 from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.session import RunSession
+from plimsoll.runs.session import RunParts, RunSession
 from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet
 from plimsoll.tasks.task import Task
-from plimsoll.workers.controller.protocol import Workers
 from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["Trials"]
-
-_log = logging.getLogger(__name__)
-_SAY_SECONDS = 30.0
-"""Interval of messages about workers that wait for a host."""
 
 
 class Trials(RunSession):
@@ -111,38 +102,14 @@ class Trials(RunSession):
         super()._write_settings()
         write_request(self.directory, self._kind, {})
 
-    def _breaker(self) -> Breaker:
+    async def _recover(self) -> RunParts:
         self._watch = Breaker(Policy(tasks=len(self.tasks), stops=not self._keep_going))
-        return self._watch
-
-    async def _recover(self) -> RolloutBuffer:
-        return RolloutBuffer(self.directory)
-
-    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
-        return Reporter(
-            self.plan,
-            self.directory,
-            self._ledger,
-            workers,
-            monitor,
-            self._scheduler,
-            [],
-            [],
-            self.location.said,
+        return RunParts(
+            buffer=RolloutBuffer(self.directory),
+            breaker=self._watch,
             kind=self._kind,
             counts=lambda: self._counts,
         )
-
-    async def _wait_ready(self, workers: Workers) -> None:
-        """Wait for the first worker, and log the reason of the wait: there is no other display."""
-        ready = asyncio.create_task(workers.wait_ready())
-        try:
-            while not (await asyncio.wait([ready], timeout=_SAY_SECONDS))[0]:
-                if workers.waiting:
-                    _log.warning("%s", workers.waiting)
-            await ready
-        finally:
-            ready.cancel()
 
     def _task(self, name: str) -> Task:
         known = self.plan.trained

@@ -19,10 +19,8 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import LedgerError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.checkpoints import Checkpoint
-from plimsoll.ledger.data_order import DataOrder
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.evaluation.held_out import (
     HeldOutResult,
     held_out_result,
@@ -31,12 +29,9 @@ from plimsoll.runs.evaluation.held_out import (
 )
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.recovery import checkpoints_of, restore
-from plimsoll.runs.reporter import Reporter
-from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.session import RunSession
+from plimsoll.runs.session import RunParts, RunSession
 from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.validation.at_start import ValidationAtStart
-from plimsoll.workers.controller.protocol import Workers
 from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["Prepare", "Publish", "Rollouts", "Save"]
@@ -85,33 +80,20 @@ class Rollouts(RunSession):
         """The batch whose weights may be published: it can only be committed."""
         self._summary: RunSummary | None = None
 
-    async def _recover(self) -> RolloutBuffer:
+    async def _recover(self) -> RunParts:
         if self.plan.config.run.validates:
             self._validation = ValidationAtStart(self.plan, self.directory)
             self.plan = await self._validation.run()
         self.restored = await restore(self._ledger, self.directory, self.plan, trains=self._trains)
         if self._prepare is not None:
             await self._prepare(self)
-        return self.restored.buffer
-
-    def _breaker(self) -> Breaker:
-        return Breaker(self.plan.watched(stops=not self._keep_going))
-
-    def _data_order(self) -> DataOrder | None:
-        return self.plan.order()
-
-    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
-        books = self._ledger.books
-        return Reporter(
-            self.plan,
-            self.directory,
-            self._ledger,
-            workers,
-            monitor,
-            self._scheduler,
-            self.restored.steps,
-            read_held_out(self.directory.held_out, books.lineages, self.version),
-            self.location.said,
+        lineages = self._ledger.books.lineages
+        return RunParts(
+            buffer=self.restored.buffer,
+            breaker=Breaker(self.plan.watched(stops=not self._keep_going)),
+            order=self.plan.order(),
+            steps=self.restored.steps,
+            held_out=read_held_out(self.directory.held_out, lineages, self.version),
         )
 
     def _finish(self) -> None:

@@ -10,6 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -25,22 +28,45 @@ from plimsoll.runs import controller_process
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.reporter import Reporter
+from plimsoll.runs.results import TrialCounts
 from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.scheduler import Scheduler
+from plimsoll.runs.status import Step
 from plimsoll.runs.worker_setup import make_workers
 from plimsoll.sandboxes.host.owners import host_name, this_process
 from plimsoll.sandboxes.local.host.home import Home
 from plimsoll.workers.controller.protocol import Workers
 
-__all__ = ["RunSession"]
+__all__ = ["RunParts", "RunSession"]
 
 _log = logging.getLogger(__name__)
+_SAY_SECONDS = 30.0
+"""Interval of messages about workers that wait for a host."""
 
 
-class RunSession:
-    """A run of this process. Subclasses define recovery, scheduling and summary."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """The parts by which one kind of run differs from another, once its ledger is recovered."""
+
+    buffer: RolloutBuffer
+    breaker: Breaker
+    order: DataOrder | None = None
+    """The order of the training data; None for trial sets only."""
+    kind: str = "run"
+    """The kind in `status.json`."""
+    steps: list[Step] = field(default_factory=list[Step])
+    """The committed steps of earlier processes."""
+    held_out: list[HeldOutResult] = field(default_factory=list[HeldOutResult])
+    """The evaluations of earlier processes."""
+    counts: Callable[[], TrialCounts] | None = None
+    """Counts the trials of a run without training."""
+
+
+class RunSession(ABC):
+    """A run of this process. A kind of run defines its parts (`_recover`)."""
 
     directory: RunDirectory
     location: Location
@@ -69,25 +95,11 @@ class RunSession:
         self._workers: Workers | None = None
         self._loop: asyncio.Task[None] | None = None
 
-    def _breaker(self) -> Breaker:
-        """The breaker that watches the trials."""
-        raise NotImplementedError
-
-    async def _recover(self) -> RolloutBuffer:
+    @abstractmethod
+    async def _recover(self) -> RunParts:
         """Bring ledger and plan to where the run continues. Nothing is started yet."""
-        raise NotImplementedError
 
-    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
-        raise NotImplementedError
-
-    def _data_order(self) -> DataOrder | None:
-        """The order of the training data; None for trial sets only."""
-        return None
-
-    async def _wait_ready(self, workers: Workers) -> None:
-        await workers.wait_ready()
-
-    def _finish(self) -> None:
+    def _finish(self) -> None:  # noqa: B027 - only a run that trains has one
         """Write the summary, in a thread, once no trial runs."""
 
     def _write_settings(self) -> None:
@@ -122,7 +134,7 @@ class RunSession:
         if not self._is_new:
             self.directory.mend()
             self._write_settings()
-        buffer = await self._recover()
+        parts = await self._recover()
         # After recovery: servers may be paused until they have their weights.
         self.plan = await self.plan.surveyed()
         if not self._in_process:
@@ -135,10 +147,10 @@ class RunSession:
         self._workers = workers
         await stack.enter_async_context(workers)
         workers.set_version(self._ledger.books.version)
-        self._control(workers, buffer)
+        self._control(workers, parts)
         self._status = asyncio.create_task(self._reporter.keep_status())
         stack.push_async_exit(self._end_status)
-        await self._wait_ready(workers)
+        await _wait_ready(workers)
         self._loop = asyncio.create_task(self._scheduler.run())
         stack.push_async_exit(self._end)
 
@@ -190,21 +202,33 @@ class RunSession:
                 *(self.location.ledger, kind),
             )
 
-    def _control(self, workers: Workers, buffer: RolloutBuffer) -> None:
+    def _control(self, workers: Workers, parts: RunParts) -> None:
         plan, directory, owner = self.plan, self.directory, this_process()
         number = directory.next_canary()
-        monitor = BreakerMonitor(self._breaker(), plan.canaries, plan.tasks, number)
+        monitor = BreakerMonitor(parts.breaker, plan.canaries, plan.tasks, number)
         self._scheduler = Scheduler(
             plan,
             directory,
             self._ledger,
             workers,
             monitor,
-            buffer,
+            parts.buffer,
             f"{host_name(owner)}:{owner.pid}",
-            self._data_order(),
+            parts.order,
         )
-        self._reporter = self._make_reporter(workers, monitor)
+        self._reporter = Reporter(
+            plan,
+            directory,
+            self._ledger,
+            workers,
+            monitor,
+            self._scheduler,
+            parts.steps,
+            parts.held_out,
+            self.location.said,
+            kind=parts.kind,
+            counts=parts.counts,
+        )
 
     async def _end(
         self,
@@ -249,3 +273,15 @@ class RunSession:
         self._status.cancel()
         await asyncio.gather(self._status, return_exceptions=True)
         await asyncio.to_thread(self._reporter.end_status)
+
+
+async def _wait_ready(workers: Workers) -> None:
+    """Wait for the first worker, and log the reason of a long wait."""
+    ready = asyncio.create_task(workers.wait_ready())
+    try:
+        while not (await asyncio.wait([ready], timeout=_SAY_SECONDS))[0]:
+            if workers.waiting:
+                _log.warning("%s", workers.waiting)
+        await ready
+    finally:
+        ready.cancel()

@@ -93,7 +93,7 @@ Exit status:
     help="An oracle trial of a solvable task for every N trials, 0 for none."
     "  [default: 200, 0 in shorter runs]",
 )
-@click.option("--keep-going", is_flag=True, help="Run to the end even if the breaker trips.")
+@options.keep_going
 def command(
     path: Path,
     agent: str,

@@ -3,14 +3,14 @@
 import click
 
 from plimsoll.cli import options
-from plimsoll.cli.commands.run import EPILOG, keep_going
+from plimsoll.cli.commands.run import EPILOG
 
 __all__ = ["command"]
 
 
 @click.command("resume", short_help="Resume a run, an evaluation or a validation.", epilog=EPILOG)
 @click.argument("run")
-@keep_going
+@options.keep_going
 @options.json_output
 def command(run: str, keep_going: bool, as_json: bool) -> int:
     """Resume RUN, the directory of a run or its name below runs/.

@@ -6,7 +6,7 @@ import click
 
 from plimsoll.cli import options
 
-__all__ = ["EPILOG", "command", "keep_going"]
+__all__ = ["EPILOG", "command"]
 
 EPILOG = """\b
 Exit status:
@@ -15,10 +15,6 @@ Exit status:
   3    stopped early: the breaker tripped, no task is left, or an error ended it
   130  interrupted (143: terminated); continue with `plimsoll resume`
 """
-
-keep_going = click.option(
-    "--keep-going", is_flag=True, help="Run to the end even if the breaker trips."
-)
 
 
 @click.command("run", short_help="Roll out tasks in batches, and train on them.", epilog=EPILOG)
@@ -29,7 +25,7 @@ keep_going = click.option(
     metavar="DIR",
     help="The run directory.  [default: runs/<config>-<time>]",
 )
-@keep_going
+@options.keep_going
 @options.json_output
 def command(config: Path, out: Path | None, keep_going: bool, as_json: bool) -> int:
     """Roll out the tasks of CONFIG in groups and batches. With [training] policy, train on them.

@@ -19,18 +19,15 @@ from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.settings import Settings
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.requests import write_request
 from plimsoll.runs.json_lines import read_lines
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.reporter import Reporter
 from plimsoll.runs.results import Row, Summary, Tally, TrialCounts
 from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.session import RunSession
+from plimsoll.runs.session import RunParts, RunSession
 from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet, read_groups, verdict_row
 from plimsoll.sandboxes.pool.stats import PoolStats
-from plimsoll.workers.controller.protocol import Workers
 from plimsoll.workers.worker.prewarming import measured, reuse_of
 
 __all__ = [
@@ -133,29 +130,16 @@ class TrialSetRun(RunSession):
         super()._write_settings()
         write_request(self.directory, self._kind, self._request)
 
-    def _breaker(self) -> Breaker:
-        return self.breaker
-
-    async def _recover(self) -> RolloutBuffer:
+    async def _recover(self) -> RunParts:
         ledger = self._ledger
         if not self._is_new:
             await ledger.recover(
                 ledger.books.version, lambda _ticket, _worker: False, keep_evaluations=True
             )
             _restore(self.trials, ledger, self.directory)
-        return RolloutBuffer(self.directory)
-
-    def _make_reporter(self, workers: Workers, monitor: BreakerMonitor) -> Reporter:
-        return Reporter(
-            self.plan,
-            self.directory,
-            self._ledger,
-            workers,
-            monitor,
-            self._scheduler,
-            [],
-            [],
-            self.location.said,
+        return RunParts(
+            buffer=RolloutBuffer(self.directory),
+            breaker=self.breaker,
             kind=self._kind,
             counts=self._counts,
         )
