@@ -169,7 +169,7 @@ def death_aims(found: Deaths) -> Iterable[str]:
     yield aim(what, found.noticed, NOTICED_AIM)
     yield (
         f"      run again on another worker after {found.again:.2f} s; "
-        f"a worker that cannot start is told of, with its last words, after {found.reported:.2f} s"
+        f"a failed start is reported, with the last output, after {found.reported:.2f} s"
     )
 
 

@@ -72,7 +72,7 @@ async def driven_controller(
         fleet = supervisor._fleet
         await asyncio.sleep(0)
         for member in fleet.roster:
-            fleet._hear(member, Ready(member.worker, "nowhere", 0))
+            fleet._handle(member, Ready(member.worker, "nowhere", 0))
         watching = BreakerMonitor(Breaker(plan.watched(stops=False)), None, plan.tasks, 1)
         controller = Scheduler(
             plan,

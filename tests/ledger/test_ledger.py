@@ -190,7 +190,7 @@ asyncio.run(main())
 """
 
 
-def test_what_was_said_to_be_written_is_there_after_kill_9(tmp_path: Path):
+def test_acknowledged_writes_survive_kill_9(tmp_path: Path):
     """At random moments, repeatedly, over the same file."""
     rng = random.Random(5)
     ever = 0

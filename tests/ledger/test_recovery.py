@@ -31,7 +31,7 @@ def test_a_reopened_run_has_the_books_it_had():
     assert snapshot.dump(run.books) == before
 
 
-def test_what_runs_is_lost_and_tried_again_where_its_worker_is_gone():
+def test_running_tickets_of_a_dead_worker_are_lost_and_retried():
     run = Hand()
     run.admit()
     run.start_all()
@@ -45,7 +45,7 @@ def test_what_runs_is_lost_and_tried_again_where_its_worker_is_gone():
     assert run.is_sound()
 
 
-def test_what_runs_is_adopted_where_its_worker_lives():
+def test_running_tickets_of_a_live_worker_are_adopted():
     run = Hand()
     run.admit()
     run.start_all()
@@ -88,7 +88,7 @@ def test_a_step_that_was_not_finished_is_undone_and_its_batch_is_ready_again():
     assert run.is_sound()
 
 
-def test_recovering_again_changes_nothing():
+def test_recovery_is_idempotent():
     run = consuming()
     version = run.recover(Version(0, 1))
     before = snapshot.dump(run.books)

@@ -371,7 +371,7 @@ async def test_what_ended_a_run_is_raised_though_nobody_asks_for_a_batch_any_mor
     with pytest.raises(WorkerError, match="the ship went down"):
         async with Rollouts(config, out=tmp_path / "run") as rollouts:
             await until(lambda: rollouts._loop is not None and rollouts._loop.done(), 60)
-    assert "workers end again and again" in read_status(tmp_path / "run/status.json").why
+    assert "workers die repeatedly" in read_status(tmp_path / "run/status.json").why
 
 
 async def test_steps_that_a_crash_undid_are_not_told(make_config: MakeConfig, tmp_path: Path):
@@ -388,7 +388,7 @@ async def test_steps_that_a_crash_undid_are_not_told(make_config: MakeConfig, tm
     assert len(rollouts.summary.rewards) == 4
 
 
-async def test_workers_that_die_again_and_again_end_the_run_with_their_last_words(
+async def test_workers_that_die_repeatedly_end_the_run_with_their_last_output(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("dies-a", steps=2, group_size=1, batch_groups=1)

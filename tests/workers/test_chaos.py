@@ -88,7 +88,7 @@ class Chaos:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 400)
-async def test_every_order_is_resolved_once_whatever_becomes_of_workers(engine: Engine, mark: Mark):
+async def test_every_order_is_resolved_once_when_workers_die(engine: Engine, mark: Mark):
     before = mark.processes().keys()
     patience = options(deaths=1000, dead_after=1.0, hung_after=1.5, end_within=2.0)
     busy = spec(concurrency=TICKETS, grace_seconds=0.5)

@@ -57,7 +57,7 @@ async def test_a_warning_of_two_workers_is_said_once_and_before_the_tickets_end(
     assert caplog.messages.count("no limit on storage") == 1
 
 
-async def test_what_a_killed_worker_measured_is_not_lost():
+async def test_measurements_of_a_killed_worker_are_not_lost():
     patience = options(dead_after=600)
     async with Supervisor(ProcessEngine(), spec(), number=1, options=patience) as supervisor:
         await supervisor.run(order("t1", "warn it is slow"))

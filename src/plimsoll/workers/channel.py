@@ -68,9 +68,9 @@ class ControllerSocket:
         self._host = host
         self._context = zmq.asyncio.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._door = self._context.socket(zmq.REP)
+        self._auth_socket = self._context.socket(zmq.REP)
         self._public, self._secret = zmq.curve_keypair()
-        self._doorkeeper: asyncio.Task[None] | None = None
+        self._auth_task: asyncio.Task[None] | None = None
         self._admitted: dict[bytes, str] = {}
         self._environments: dict[str, dict[str, str]] = {}
         self._routes: dict[str, bytes] = {}
@@ -78,9 +78,9 @@ class ControllerSocket:
         """The address that workers connect to, set on entry."""
 
     async def __aenter__(self) -> Self:
-        self._door.linger = 0
-        self._door.bind(_ZAP)
-        self._doorkeeper = asyncio.create_task(self._keep_door())
+        self._auth_socket.linger = 0
+        self._auth_socket.bind(_ZAP)
+        self._auth_task = asyncio.create_task(self._authenticate())
         set_usual_options(self._router)
         self._router.curve_server = 1
         self._router.curve_secretkey = self._secret
@@ -94,11 +94,11 @@ class ControllerSocket:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._doorkeeper is not None:
-            self._doorkeeper.cancel()
+        if self._auth_task is not None:
+            self._auth_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._doorkeeper
-        self._door.close()
+                await self._auth_task
+        self._auth_socket.close()
         self._router.close()
         # Waits for unsent messages, at most the linger time.
         await asyncio.to_thread(self._context.term)
@@ -134,7 +134,7 @@ class ControllerSocket:
             try:
                 message = _decoder.decode(frame.buffer)
             except msgspec.DecodeError as error:
-                logger.warning("worker %s said what cannot be read: %s", worker, error)
+                logger.warning("worker %s sent a message that cannot be decoded: %s", worker, error)
                 continue
             if isinstance(message, AskVariables):
                 answer = Variables(self._environments.get(worker, {}))
@@ -145,15 +145,15 @@ class ControllerSocket:
                 self._routes[worker] = route.bytes
             return Received(worker, message)
 
-    async def _keep_door(self) -> None:
+    async def _authenticate(self) -> None:
         """Authenticate workers by their admitted keys, each under its own name."""
         while True:
-            request = await self._door.recv_multipart()
+            request = await self._auth_socket.recv_multipart()
             version, number, key = request[0], request[1], request[-1]
             worker = self._admitted.get(key)
-            code, words = (b"200", b"OK") if worker else (b"400", b"not admitted")
+            code, text = (b"200", b"OK") if worker else (b"400", b"not admitted")
             name = (worker or "").encode()
-            _send(self._door, version, number, code, words, name, b"")
+            _send(self._auth_socket, version, number, code, text, name, b"")
 
 
 def _send(socket: zmq.asyncio.Socket, *parts: bytes) -> None:

@@ -16,7 +16,7 @@ from plimsoll.ledger.ledger import read_books
 from plimsoll.ledger.recovery import subject_of
 
 
-def test_what_is_written_is_read_again_in_order(tmp_path: Path):
+def test_events_are_read_in_the_order_they_were_written(tmp_path: Path):
     journal = Journal.open(written(tmp_path))
     assert [event for _, event in journal.read()] == some_events()
     assert [seq for seq, _ in journal.read(after=3)] == [4, 5, 6]

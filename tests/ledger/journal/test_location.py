@@ -188,7 +188,7 @@ def test_a_ledger_moves_only_with_its_folder(run: Path, home: Path, tmp_path: Pa
         find(inside, str(disk), home)
 
 
-def test_a_ledger_that_is_gone_is_not_begun_anew(run: Path, home: Path, tmp_path: Path):
+def test_a_missing_ledger_is_not_created_again(run: Path, home: Path, tmp_path: Path):
     made = begun(run, str(tmp_path / "disk"), home)
     shutil.rmtree(made.folder)
     with pytest.raises(LedgerError, match=r"is not where it was, in .*; put|put that folder back"):

@@ -203,7 +203,7 @@ async def test_an_evaluation_that_kill_9_cut_short_is_asked_for_again_and_nothin
     proven(run)
 
 
-async def test_whoever_gives_an_evaluation_up_leaves_nothing_of_it_running(
+async def test_an_evaluation_that_is_given_up_leaves_nothing_running(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", heldout=("waits-a", "waits-b"), steps=3)

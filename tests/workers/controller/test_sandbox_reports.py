@@ -8,19 +8,19 @@ from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import News
 
 
-def test_a_warning_is_said_once_however_many_workers_have_it(caplog: pytest.LogCaptureFixture):
+def test_a_warning_of_many_workers_is_logged_once(caplog: pytest.LogCaptureFixture):
     gathered = SandboxReports()
     gathered.add(News(warnings=("no limit on storage", "no limit on memory")))
     gathered.add(News(warnings=("no limit on storage",)))
     assert caplog.messages == ["no limit on storage", "no limit on memory"] == gathered.warnings
 
 
-def test_warnings_without_number_come_to_an_end_and_that_is_said(caplog: pytest.LogCaptureFixture):
+def test_the_number_of_logged_warnings_is_limited(caplog: pytest.LogCaptureFixture):
     gathered = SandboxReports()
     for number in range(1000):
         gathered.add(News(warnings=(f"sandbox {number} could not be removed",)))
     assert len(caplog.messages) == len(gathered.warnings) == 101
-    assert caplog.messages[-1].endswith("no more of it is said")
+    assert caplog.messages[-1].endswith("further ones are not shown")
 
 
 def test_leases_of_all_workers_are_counted_together():

@@ -71,13 +71,13 @@ async def test_a_killed_worker_is_noticed_by_its_end_and_replaced(engine: Engine
         assert worker not in [status.worker for status in supervisor.status()]
 
 
-async def test_a_stopped_worker_is_taken_for_dead_and_leaves_nothing(engine: Engine, mark: Mark):
+async def test_a_suspended_worker_counts_as_dead_and_leaves_nothing(engine: Engine, mark: Mark):
     patience = options(dead_after=2.5)
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         (task,) = await begin(supervisor, ("a", "sleep 600"))
         before = pid_of(supervisor.status()[0].where)
         kill(supervisor, signal.SIGSTOP)
-        check_void(await task, Cause.LOST, "no sign of life for 2")
+        check_void(await task, Cause.LOST, "no heartbeat for 2")
         assert int(await ask(supervisor, "b", "pid")) != before
         assert before not in mark.processes()
 
@@ -86,7 +86,7 @@ async def test_a_hung_loop_is_found_out_though_the_worker_beats(engine: Engine):
     patience = options(hung_after=2.5)
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         (task,) = await begin(supervisor, ("a", "block 600"))
-        check_void(await task, Cause.LOST, "its loop has not come round")
+        check_void(await task, Cause.LOST, "its event loop is blocked")
         assert await ask(supervisor, "b", "pid")
 
 
@@ -112,7 +112,7 @@ async def test_that_a_worker_cannot_start_does_not_wait_for_its_end(engine: Engi
         assert supervisor.status(), "it has ended already"
 
 
-async def test_a_worker_that_dies_at_its_start_leaves_its_last_words(engine: Engine):
+async def test_a_worker_that_dies_at_its_start_leaves_its_last_output(engine: Engine):
     async with Supervisor(engine, spec("dies_at_start"), number=1) as supervisor:
         with pytest.raises(WorkerError, match=r"(?s)exit 9.*the ship went down"):
             await supervisor.wait_ready()
@@ -124,13 +124,13 @@ async def test_a_place_that_nobody_has_is_told_at_once(engine: Engine):
             await supervisor.wait_ready()
 
 
-async def test_a_crash_loop_stops_the_run_with_the_last_words(engine: Engine):
+async def test_a_crash_loop_stops_the_run_with_the_last_output(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options(deaths=3)) as supervisor:
         for n in range(3):
             check_void(await supervisor.run(order(f"t{n}", f"die words {n}")), Cause.LOST, "exit 7")
         with pytest.raises(WorkerError, match=r"(?s)3 deaths in.*exit 7.*words 2"):
             await supervisor.failed()
-        with pytest.raises(WorkerError, match="again and again"):
+        with pytest.raises(WorkerError, match="die repeatedly"):
             await supervisor.run(order("t4"))
         assert supervisor.free == 0
 
@@ -186,7 +186,9 @@ async def test_a_slow_turn_is_shown_after_it_is_over(engine: Engine):
         await until(lambda: supervisor.status()[0].lag > 0.5)
 
 
-async def test_a_drain_waits_for_what_ends_in_time_and_cancels_the_rest(engine: Engine, mark: Mark):
+async def test_a_drain_waits_for_tickets_that_end_in_time_and_cancels_the_rest(
+    engine: Engine, mark: Mark
+):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         soon, never = await begin(supervisor, ("a", "sleep 0.5"), ("b", "sleep 600"))
         waiting = asyncio.create_task(supervisor.run(order("c")))
@@ -201,7 +203,7 @@ async def test_a_drain_waits_for_what_ends_in_time_and_cancels_the_rest(engine: 
         assert worker not in mark.processes()
 
 
-async def test_leaving_cancels_what_runs_and_leaves_no_worker(engine: Engine, mark: Mark):
+async def test_leaving_cancels_running_tickets_and_leaves_no_worker(engine: Engine, mark: Mark):
     async with Supervisor(engine, spec(), number=2, options=options()) as supervisor:
         tasks = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
         workers = {pid_of(status.where) for status in supervisor.status() if status.running}

@@ -40,7 +40,7 @@ def exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def test_all_who_wait_see_the_end(engine: Engine):
+async def test_every_waiter_sees_the_end(engine: Engine):
     async with started(engine) as placed:
         waits = [asyncio.create_task(placed.ended()) for _ in range(3)]
         await asyncio.sleep(0.05)
@@ -78,7 +78,7 @@ async def test_a_workers_process_has_its_variables_from_its_start_and_not_as_arg
         assert b"PLIMSOLL_NAMED" not in (entry / "cmdline").read_bytes()
 
 
-async def test_a_worker_ends_with_what_it_started(engine: Engine, mark: Mark):
+async def test_a_worker_ends_with_its_child_processes(engine: Engine, mark: Mark):
     seconds = long_time()
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         await supervisor.run(order("a", f"start {seconds}"))
@@ -88,7 +88,7 @@ async def test_a_worker_ends_with_what_it_started(engine: Engine, mark: Mark):
         await until(lambda: not processes_with(seconds))
 
 
-async def test_of_many_words_the_last_are_kept(engine: Engine):
+async def test_the_tail_of_long_output_is_kept(engine: Engine):
     async with Supervisor(engine, spec("shouts"), number=1) as supervisor:
         with pytest.raises(WorkerError, match="line 99999") as caught:
             await supervisor.wait_ready()

@@ -246,7 +246,7 @@ async def test_storage_that_does_not_answer_makes_the_trial_void_and_holds_up_no
             for number in range(3):
                 result = await place.run(setting.order(f"g/{number}"))
                 assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.SANDBOX
-                assert result.verdict.reason.endswith("night-1: no end of it in 0.5 s")
+                assert result.verdict.reason.endswith("night-1: not finished within 0.5 s")
                 assert result.trajectory == ""
             assert place.counts()["trajectories"] == 0
     finally:

@@ -72,7 +72,7 @@ async def test_beats_go_on_where_nothing_can_be_opened(tmp_path: Path):
 
 
 @pytest.mark.alone
-async def test_the_slowest_turn_of_the_loop_is_told_once():
+async def test_the_slowest_turn_of_the_loop_is_reported_once():
     pulse = LoopLag()
     try:
         await asyncio.sleep(0.1)

@@ -103,7 +103,7 @@ def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path
         assert storage.cat_file(inside) == content
 
 
-def test_whatever_a_storage_raises_is_an_error_of_the_trajectory(trial: Path):
+def test_any_exception_of_a_storage_is_a_trajectory_error(trial: Path):
     store = TrajectoryStore("stormy://bucket", trial.parent, "night-1")
     said: set[str] = set()
     for ticket in ("0-0/0.0", "0-0/1.0"):

@@ -107,7 +107,7 @@ async def test_versions_reach_the_environment(tmp_path: Path):
         assert (tmp_path / "t.cleaned").read_text() == "7"
 
 
-async def test_draining_lets_what_runs_come_to_its_end(tmp_path: Path):
+async def test_draining_lets_running_tickets_finish(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "until go")
         await hand.running()
@@ -121,7 +121,7 @@ async def test_draining_lets_what_runs_come_to_its_end(tmp_path: Path):
         assert (tmp_path / "left").exists()
 
 
-async def test_what_outlasts_the_grace_of_a_drain_is_void_and_cancelled(tmp_path: Path):
+async def test_tickets_that_outlast_the_grace_of_a_drain_are_void_and_cancelled(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
         await hand.running()
@@ -203,7 +203,7 @@ async def test_a_workers_secret_key_is_nowhere_to_be_read(tmp_path: Path):
         assert hand.credentials.secret_key not in repr(hand.credentials)
 
 
-async def test_nobody_is_let_in_whose_key_is_not_admitted():
+async def test_a_worker_whose_key_is_not_admitted_cannot_connect():
     async with ControllerSocket("127.0.0.1") as board:
         opening = board.open("worker-1", {"SECRET": "hush"})
         admitted, forged = (Credentials.make(opening.invitation) for _ in range(2))

@@ -23,8 +23,8 @@ class Death:
     def in_full(self) -> str:
         """The death with the worker's last output, for diagnosis."""
         if not self.words:
-            return f"{self}. It left no last words."
-        return f"{self}. Its last words:\n{_indented(self.words)}"
+            return f"{self}. It left no output."
+        return f"{self}. Its last output:\n{_indented(self.words)}"
 
 
 class Crashes:
@@ -42,9 +42,9 @@ class Crashes:
         if len(self._times) < self._limit or over > self._seconds:
             return None
         return WorkerError(
-            f"workers end again and again: {self._limit} deaths in {over:.0f} s. "
+            f"workers die repeatedly: {self._limit} deaths in {over:.0f} s. "
             f"The last one is {death.in_full()}\n"
-            "The run stops here; mend what this says, then resume it."
+            "The run stops: fix the cause, then resume it."
         )
 
 

@@ -88,9 +88,9 @@ class Fleet:
         self._version: Version | None = None
         self._paused = Paused(False)
         self._named = 0
-        self._told_of_limit = False
+        self._warned_of_limit = False
         self._failed = asyncio.Event()
-        self._nobody = asyncio.Event()
+        self._all_ended = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stack = contextlib.AsyncExitStack()
         self.reports = SandboxReports()
@@ -142,29 +142,29 @@ class Fleet:
         if (member := self.roster.least_busy(job.order.kind)) is None:
             return False
         member.give(job)
-        self.tell(member.worker, Run(job.order))
+        self.send(member.worker, Run(job.order))
         return True
 
     def expect(self, kinds: Iterable[Kind]) -> None:
         """Announce the next orders, in order, to the workers that take tickets."""
         for worker, share in self.roster.expect(kinds).items():
-            self.tell(worker, Expect(share))
+            self.send(worker, Expect(share))
 
-    def tell(self, worker: str, message: ToWorker) -> None:
+    def send(self, worker: str, message: ToWorker) -> None:
         self._board.send(worker, message)
 
-    def tell_all(self, message: ToWorker) -> None:
+    def send_all(self, message: ToWorker) -> None:
         for member in self.roster:
             if member.ready:
-                self.tell(member.worker, message)
+                self.send(member.worker, message)
 
     def set_version(self, version: Version) -> None:
         self._version = version
-        self.tell_all(NewVersion(version))
+        self.send_all(NewVersion(version))
 
     def set_paused(self, paused: bool, *, drains: bool = False) -> None:
         self._paused = Paused(paused, drains)
-        self.tell_all(self._paused)
+        self.send_all(self._paused)
 
     async def end_all(self, why: str, how: Drain | Stop, within: float) -> None:
         """Start no more workers, ask all to end, and wait for them; late ones are killed."""
@@ -172,7 +172,7 @@ class Fleet:
         for member in self.roster:
             self._ask_to_end(member, how, within)
         self._on_room()
-        await self._nobody.wait()
+        await self._all_ended.wait()
 
     async def failed(self) -> Never:
         await self._failed.wait()
@@ -190,16 +190,16 @@ class Fleet:
     def _replenish(self, after: float = 0.0) -> None:
         if self.closing or self.failure is not None:
             return
-        for _ in range(self._number - self.roster.staffed):
+        for _ in range(self._number - self.roster.active):
             self._named += 1
             member = Member(f"worker-{self._named}")
             self.roster.add(member)
-            self._nobody.clear()
-            member.life = self._spawn(self._tend(member, after))
+            self._all_ended.clear()
+            member.life = self._spawn(self._run_worker(member, after))
             # A callback, not part of the task: a task cancelled before its first step never runs.
-            member.life.add_done_callback(lambda life, who=member: self._see_end(who, life))
+            member.life.add_done_callback(lambda life, who=member: self._on_end(who, life))
 
-    async def _tend(self, member: Member, after: float) -> Exit:
+    async def _run_worker(self, member: Member, after: float) -> Exit:
         """Start a worker and wait for its end."""
         await asyncio.sleep(after)
         member.waited = 0.0
@@ -210,13 +210,13 @@ class Fleet:
         except WorkerError as error:
             return Exit(str(error))
 
-    def _see_end(self, member: Member, life: asyncio.Task[Exit]) -> None:
+    def _on_end(self, member: Member, life: asyncio.Task[Exit]) -> None:
         known = not life.cancelled() and life.exception() is None
-        self._bury(member, life.result() if known else Exit("it was given up", killed=True))
+        self._remove(member, life.result() if known else Exit("it was given up", killed=True))
         if not self.roster:
-            self._nobody.set()
+            self._all_ended.set()
 
-    def _bury(self, member: Member, exit: Exit) -> None:
+    def _remove(self, member: Member, exit: Exit) -> None:
         """Remove a worker that has ended.
 
         After an unrequested end its tickets are lost and a replacement starts, unless there were
@@ -224,14 +224,14 @@ class Fleet:
         """
         self._board.forget(member.worker)
         self.roster.remove(member)
-        death = Death(member.worker, member.where, member.doom or exit.how, exit.words)
-        if self.closing or (member.left is not None and not member.doom):
+        death = Death(member.worker, member.where, member.give_up_reason or exit.how, exit.words)
+        if self.closing or (member.left is not None and not member.give_up_reason):
             reason = self.closing or f"its worker has ended: {death}"
             self._release(member, Cause.CANCELLED, reason)
             return
         logger.warning("a worker is gone: %s", death.in_full())
         self._release(member, Cause.LOST, f"its worker is gone: {death}")
-        if not self.answered.is_set() and (member.doom or not exit.killed):
+        if not self.answered.is_set() and (member.give_up_reason or not exit.killed):
             self._fail(cannot_start(death))
         elif error := self._crashes.add(death, asyncio.get_running_loop().time()):
             self._fail(error)
@@ -239,7 +239,7 @@ class Fleet:
 
     def _lose(self, member: Member, why: str) -> None:
         """Give up a worker and void its tickets at once, before it has ended."""
-        member.doom = why
+        member.give_up_reason = why
         member.phase = Phase.ENDING
         self._release(member, Cause.LOST, f"its worker is gone: {member.worker}: {why}")
 
@@ -252,8 +252,8 @@ class Fleet:
         """Ask a worker to clean up and exit. Before its hello there is nothing to clean up."""
         member.phase = Phase.ENDING
         member.left = within if member.left is None else min(within, member.left)
-        if member.greeted:
-            self.tell(member.worker, how)
+        if member.connected:
+            self.send(member.worker, how)
         elif member.placed is not None:
             self._kill(member)
         elif member.life is not None:
@@ -286,31 +286,31 @@ class Fleet:
 
     async def _listen(self) -> None:
         while True:
-            heard = await self._board.receive()
-            if isinstance(heard.message, News):
+            received = await self._board.receive()
+            if isinstance(received.message, News):
                 # Also from a worker that has ended since: the measurements are still valid.
-                self.reports.add(heard.message)
-            elif (member := self.roster.find(heard.worker)) is not None:
-                self._hear(member, heard.message)
+                self.reports.add(received.message)
+            elif (member := self.roster.find(received.worker)) is not None:
+                self._handle(member, received.message)
 
-    def _hear(self, member: Member, message: FromWorker) -> None:
+    def _handle(self, member: Member, message: FromWorker) -> None:
         match message:
             case Hello():
-                member.greeted = True
+                member.connected = True
                 starts = member.phase is Phase.STARTING
-                self.tell(member.worker, Begin(self._spec) if starts else Stop())
+                self.send(member.worker, Begin(self._spec) if starts else Stop())
             case Ready():
-                self._welcome(member, message)
+                self._handle_ready(member, message)
             case Finished(result=result):
                 self._finish(member, result)
             case Beat():
-                self._feel(member, message)
+                self._record_beat(member, message)
             case Failed(words=words):
-                self._hear_last(member, words)
+                self._handle_failure(member, words)
             case News():
                 pass
 
-    def _welcome(self, member: Member, ready: Ready) -> None:
+    def _handle_ready(self, member: Member, ready: Ready) -> None:
         member.host = ready.host
         member.ready = True
         if member.phase is not Phase.STARTING:
@@ -320,20 +320,20 @@ class Fleet:
             return
         member.phase = Phase.READY
         if self._version is not None:
-            self.tell(member.worker, NewVersion(self._version))
+            self.send(member.worker, NewVersion(self._version))
         if self._paused.paused:
-            self.tell(member.worker, self._paused)
+            self.send(member.worker, self._paused)
         self.answered.set()
         self._on_room()
 
-    def _feel(self, member: Member, beat: Beat) -> None:
-        member.feel(beat)
+    def _record_beat(self, member: Member, beat: Beat) -> None:
+        member.record_beat(beat)
         if not beat.full or member.phase is not Phase.READY:
             return
         if member.taken == 0 and beat.rss_mb > self._limit:
             self._lose_bare(member, beat.rss_mb)
             return
-        self._tell_full(member, beat.rss_mb)
+        self._log_full(member, beat.rss_mb)
         member.phase = Phase.FULL
         self._replenish()
         self._retire(member)
@@ -348,17 +348,19 @@ class Fleet:
         self._lose(member, f"{why}, which is {self._spec.memory_mb}")
         self._kill(member)
 
-    def _tell_full(self, member: Member, rss_mb: float) -> None:
+    def _log_full(self, member: Member, rss_mb: float) -> None:
         is_young = member.taken <= self._spec.concurrency
-        if rss_mb > self._limit and is_young and not self._told_of_limit:
-            self._told_of_limit = True
+        if rss_mb > self._limit and is_young and not self._warned_of_limit:
+            self._warned_of_limit = True
             logger.warning(
                 "%s is replaced after %d tickets: it takes %.0f MB, and memory_mb is %d; raise it, "
                 "or lower concurrency",
                 *(member.worker, member.taken, rss_mb, self._limit),
             )
         else:
-            logger.info("%s takes no more, with %.0f MB, and is replaced", member.worker, rss_mb)
+            logger.info(
+                "%s takes no more tickets, with %.0f MB, and is replaced", member.worker, rss_mb
+            )
 
     def _retire(self, member: Member) -> None:
         """End a full worker without running tickets. Its replacement was started before."""
@@ -372,9 +374,9 @@ class Fleet:
             self._retire(member)
             self._on_room()
 
-    def _hear_last(self, member: Member, words: str) -> None:
+    def _handle_failure(self, member: Member, words: str) -> None:
         """Handle a worker's final message. It exits by itself; `wait_ready` fails at once."""
-        why = words.strip().splitlines()[-1] if words.strip() else "it cannot go on"
+        why = words.strip().splitlines()[-1] if words.strip() else "it cannot continue"
         self._lose(member, why)
         member.left = self._patience.end_within
         if not self.answered.is_set():
@@ -391,10 +393,10 @@ class Fleet:
     def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._see_done)
+        task.add_done_callback(self._on_done)
         return task
 
-    def _see_done(self, task: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)

@@ -98,7 +98,7 @@ class Member:
     phase: Phase = Phase.STARTING
     life: asyncio.Task[Exit] | None = None
     placed: Placed | None = None
-    greeted: bool = False
+    connected: bool = False
     """It has sent its hello, so messages reach it."""
     ready: bool = False
     """It has reported that it is ready."""
@@ -111,7 +111,7 @@ class Member:
     beat: Beat | None = None
     slowest: float = 0.0
     """The longest event loop lag since the last call of `status`."""
-    doom: str = ""
+    give_up_reason: str = ""
     """The reason for giving it up; empty if its end was requested."""
     up: float = 0.0
     """Seconds since it was placed on a host."""
@@ -160,12 +160,12 @@ class Member:
         if self.beat is None:
             return ""
         if self.silent > patience.dead_after:
-            return f"no sign of life for {self.silent:.1f} s"
+            return f"no heartbeat for {self.silent:.1f} s"
         if self.beat.lag > patience.hung_after:
-            return f"its loop has not come round for {self.beat.lag:.0f} s"
+            return f"its event loop is blocked for {self.beat.lag:.0f} s"
         return ""
 
-    def feel(self, beat: Beat) -> None:
+    def record_beat(self, beat: Beat) -> None:
         """Record a heartbeat."""
         self.beat = beat
         self.silent = 0.0
@@ -213,7 +213,7 @@ class Roster:
         self._members.pop(member.worker, None)
 
     @property
-    def staffed(self) -> int:
+    def active(self) -> int:
         """The number of workers that take tickets or will do so."""
         return sum(m.phase in (Phase.STARTING, Phase.READY) for m in self._members.values())
 

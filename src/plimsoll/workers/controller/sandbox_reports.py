@@ -12,7 +12,7 @@ from plimsoll.workers.messages import News
 __all__ = ["SandboxReports"]
 
 _MOST_WARNINGS = 100
-_ENOUGH = "workers have warned of so much that no more of it is said"
+_ENOUGH = "workers report too many warnings; further ones are not shown"
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ class SandboxReports:
     def add(self, news: News) -> None:
         self.meter.add(news.sandboxes)
         for warning in news.warnings:
-            self._say(warning if len(self._warnings) < _MOST_WARNINGS else _ENOUGH)
+            self._log_once(warning if len(self._warnings) < _MOST_WARNINGS else _ENOUGH)
 
-    def _say(self, warning: str) -> None:
+    def _log_once(self, warning: str) -> None:
         if warning not in self._warnings:
             self._warnings[warning] = None
             _log.warning("%s", warning)

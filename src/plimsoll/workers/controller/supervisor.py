@@ -35,7 +35,7 @@ class Supervisor:
     ) -> None:
         options = options or SupervisorOptions()
         self._end_within = options.patience.end_within
-        self._fleet = Fleet(engine, spec, number, options, self._see_room)
+        self._fleet = Fleet(engine, spec, number, options, self._dispatch)
         self._waiting = collections.deque[Job]()
         self._jobs: dict[str, Job] = {}
         self._room = asyncio.Event()
@@ -90,19 +90,19 @@ class Supervisor:
         job = self._jobs[order.ticket] = Job(order)
         job.result.add_done_callback(lambda _: self._jobs.pop(order.ticket, None))
         self._waiting.append(job)
-        self._see_room()
+        self._dispatch()
         try:
             return await job.result
         finally:
             if job.result.cancelled() and job.worker:
-                self._fleet.tell(job.worker, Cancel(order.ticket, "nobody waits for it any more"))
+                self._fleet.send(job.worker, Cancel(order.ticket, "its caller no longer waits"))
 
     def cancel(self, ticket: str, reason: str) -> None:
         """Cancel a ticket; `run` returns its result, void and cancelled."""
         if (job := self._jobs.get(ticket)) is None:
             return
         if job.worker:
-            self._fleet.tell(job.worker, Cancel(ticket, reason))
+            self._fleet.send(job.worker, Cancel(ticket, reason))
         else:
             job.void(Cause.CANCELLED, reason)
 
@@ -141,7 +141,7 @@ class Supervisor:
         why = "the run is being stopped"
         await self._fleet.end_all(why, Drain(grace), grace + self._end_within)
 
-    def _see_room(self) -> None:
+    def _dispatch(self) -> None:
         """Give pending tickets to workers in FIFO order; resolve those that no worker will take."""
         fleet = self._fleet
         while self._waiting:

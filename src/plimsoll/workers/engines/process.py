@@ -47,7 +47,7 @@ class WorkerProcess:
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.create_future()
         self._watched = os.pidfd_open(process.pid)
-        self._loop.add_reader(self._watched, self._see_end)
+        self._loop.add_reader(self._watched, self._handle_exit)
         os.set_blocking(output, False)
         self._loop.add_reader(output, self._read)
 
@@ -77,7 +77,7 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _see_end(self) -> None:
+    def _handle_exit(self) -> None:
         self._loop.remove_reader(self._watched)
         os.close(self._watched)
         self._kill_group()
@@ -150,16 +150,16 @@ class ProcessEngine:
     def launch(self, credentials: Credentials, environment: dict[str, str]) -> WorkerProcess:
         """Start the process of an admitted worker."""
         try:
-            output, theirs = os.pipe()
+            output, child_end = os.pipe()
         except OSError as error:
             raise _cannot_start(error) from error
         try:
-            process = _begin(environment, theirs)
+            process = _begin(environment, child_end)
         except OSError as error:
             os.close(output)
             raise _cannot_start(error) from error
         finally:
-            os.close(theirs)
+            os.close(child_end)
         try:
             worker = WorkerProcess(
                 credentials.invitation.worker, process, output, self._alive.discard
@@ -170,7 +170,7 @@ class ProcessEngine:
             _end_now(process)
             raise _cannot_start(error) from error
         self._alive.add(worker)
-        _tell(process, credentials)
+        _write_credentials(process, credentials)
         return worker
 
 
@@ -196,7 +196,7 @@ def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]
     )
 
 
-def _tell(process: "subprocess.Popen[bytes]", credentials: Credentials) -> None:
+def _write_credentials(process: "subprocess.Popen[bytes]", credentials: Credentials) -> None:
     """Write the credentials to standard input: other users can read arguments and variables."""
     assert process.stdin is not None
     words = msgspec.json.encode(credentials)

@@ -78,11 +78,11 @@ class RayOptions:
         )
 
     def __str__(self) -> str:
-        wanted = [f"{much:g} {name}" for name, much in self.resources.items()]
-        return ", ".join(wanted + [f"{name}={value}" for name, value in self.labels.items()])
+        needs = [f"{much:g} {name}" for name, much in self.resources.items()]
+        return ", ".join(needs + [f"{name}={value}" for name, value in self.labels.items()])
 
 
-class Seat:
+class WorkerActor:
     """The actor: owns a worker's process on its node."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class RayWorker:
 
     def __init__(
         self,
-        actor: Any,  # noqa: ANN401 - Ray's handle of a seat, whose calls have no types
+        actor: Any,  # noqa: ANN401 - Ray's handle of an actor, whose calls have no types
         opening: Opening,
         options: RayOptions,
     ) -> None:
@@ -193,7 +193,7 @@ class RayEngine:
     def __init__(self, options: RayOptions | None = None) -> None:
         self._options = options or RayOptions()
         self._alive: set[RayWorker] = set()
-        self._seats: Any = None
+        self._actors: Any = None
         self._joined = False
         self._folder: Path | None = None
         self._host = ""
@@ -232,7 +232,7 @@ class RayEngine:
         return said
 
     async def start(self, opening: Opening) -> RayWorker:
-        worker = RayWorker(self._seats.remote(), opening, self._options)
+        worker = RayWorker(self._actors.remote(), opening, self._options)
         self._alive.add(worker)
         worker.life.add_done_callback(lambda _: self._alive.discard(worker))
         return worker
@@ -251,7 +251,7 @@ class RayEngine:
                     f"the Ray cluster {self._options.address or 'of the run'} cannot be used: "
                     f"{error}\n{_ADVICE}"
                 ) from error
-        self._seats = ray.remote(max_restarts=0, **self._options.placement())(Seat)
+        self._actors = ray.remote(max_restarts=0, **self._options.placement())(WorkerActor)
         self._host = ray.util.get_node_ip_address()
 
     def _cluster(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def _why(error: Exception) -> Exit:
     """The exit of a worker from a Ray error. An actor that failed by itself would fail again."""
     ray = _import_ray()
     cause = getattr(error, "cause", None)
-    if isinstance(cause, PlimsollError):  # raised by the seat
+    if isinstance(cause, PlimsollError):  # raised by the actor
         return Exit(str(cause))
     words = "\n".join(str(error).strip().splitlines()[-_LINES:])
     if isinstance(error, ray.exceptions.RayActorError) and not getattr(error, _AT_START, False):

@@ -91,7 +91,7 @@ class WorkerConnection:
 
     async def broken(self) -> str:
         """Wait until the connection is broken, and return the reason."""
-        assert self._monitor is not None, "the line is not entered"
+        assert self._monitor is not None, "the connection is not entered"
         return _why(await self._monitor.recv_multipart())
 
 

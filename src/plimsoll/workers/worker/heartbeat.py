@@ -90,7 +90,7 @@ class Heartbeat:
         self._rss = 0.0
         """The last known RSS in MB."""
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -108,7 +108,7 @@ class Heartbeat:
             number += 1
             self._line.send(self._beat(number))
             if self._line.broken(within=self._seconds):
-                self._outlive_nobody()
+                self._end_worker()
                 return
 
     def _beat(self, number: int) -> Beat:
@@ -127,7 +127,7 @@ class Heartbeat:
             full=upkeep.full or load.leaving,
         )
 
-    def _outlive_nobody(self) -> None:
+    def _end_worker(self) -> None:
         """End the worker, since the run is gone: notify the loop, and exit if it takes too long."""
         self._on_broken()
         if not self._stopped.wait(_CLEAN_UP_SECONDS):

@@ -123,8 +123,8 @@ def _waits(pause: float) -> Timeouts:
 class PolicyService:
     """The gateway of a run, up while it is entered."""
 
-    def __init__(self, wanted: PolicySpec, blobs: Path) -> None:
-        self._wanted = wanted
+    def __init__(self, spec: PolicySpec, blobs: Path) -> None:
+        self._spec = spec
         self._blobs = blobs
         self._stack = AsyncExitStack()
         self._policy: PolicyAccess | None = None
@@ -132,7 +132,7 @@ class PolicyService:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        return self._wanted.urls
+        return self._spec.urls
 
     @property
     def policy(self) -> PolicyAccess:
@@ -153,15 +153,15 @@ class PolicyService:
             self._gate.pauses.end()
 
     async def __aenter__(self) -> Self:
-        wanted = self._wanted
+        spec = self._spec
         async with AsyncExitStack() as stack:
             upstream = await make_upstream(
-                wanted.urls,
-                model=wanted.model,
-                capabilities=wanted.found,
-                timeouts=_waits(wanted.longest_pause),
-                patience=wanted.patience,
-                plain=wanted.plain,
+                spec.urls,
+                model=spec.model,
+                capabilities=spec.found,
+                timeouts=_waits(spec.longest_pause),
+                patience=spec.patience,
+                plain=spec.plain,
             )
             stack.push_async_callback(upstream.close)
             self._gate = upstream
@@ -169,11 +169,11 @@ class PolicyService:
             self._stack = stack.pop_all()
         self._policy = PolicyAccess(
             gateway,
-            wanted.limits,
+            spec.limits,
             self._blobs,
             upstream.model,
-            wanted.longest_pause,
-            wanted.seed,
+            spec.longest_pause,
+            spec.seed,
         )
         return self
 

@@ -163,10 +163,10 @@ class Prewarming:
         try:
             mounts = self._find_agent(agent).mounts
             labels = labels_for(task, self._run, attempt)
-            wanted = agent_sandbox(task, labels, self._assets, mounts)
+            request = agent_sandbox(task, labels, self._assets, mounts)
         except PlimsollError:
             return None  # its own trial reports it
-        return self._pool.expect(wanted.source, wanted.spec)
+        return self._pool.expect(request.source, request.spec)
 
     def _unused(self, kind: Kind) -> list[Expectation]:
         """The expectations of announced orders that no lease has used. A trial of another task

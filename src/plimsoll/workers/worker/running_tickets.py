@@ -84,7 +84,7 @@ class RunningTickets:
         self._load.ended += 1
         self._count()
         if task.cancelled():
-            verdict = given_up or Void(Cause.BUG, "the ticket was cancelled by nobody")
+            verdict = given_up or Void(Cause.BUG, "the ticket was cancelled without a verdict")
         elif (error := task.exception()) is not None:
             # The boundary: an exception of the runner becomes a void verdict.
             verdict = void_of(error, Path(order.folder) if order.folder else None)

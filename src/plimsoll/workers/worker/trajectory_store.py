@@ -82,7 +82,7 @@ def open_storage(url: str) -> tuple[Storage, str]:
 
 
 def check_writable(url: str) -> None:
-    """Write a small file there and remove it. Raises if the place is not writable."""
+    """Write a small file there and remove it. Raises if it is not writable."""
     storage, root = open_storage(url)
     probe = f"{root.rstrip('/')}/.plimsoll-{secrets.token_hex(8)}"
     try:
@@ -93,7 +93,7 @@ def check_writable(url: str) -> None:
             f"storage.trajectories: {url} cannot be written: {type(error).__name__}: {error}; mend "
             "that, or name another place"
         ) from error
-    # Some places do not permit removal.
+    # Some storages do not permit removal.
     with contextlib.suppress(Exception):
         storage.rm_file(probe)
 
@@ -180,7 +180,7 @@ class TrajectoryStore:
     """
 
     def __init__(self, url: str | None, directory: Path, run: str) -> None:
-        assert url is None or run, "what is stored there could be another run's"
+        assert url is None or run, "files there could be of another run"
         self._url = str(directory) if url is None else f"{url.rstrip('/')}/{run}"
         self._own = directory if url is None else None
         self._blobs = directory / BLOBS
@@ -222,7 +222,7 @@ class TrajectoryStore:
                 return await asyncio.wrap_future(stored)
         except TimeoutError:
             raise TrajectoryError(
-                f"trajectories cannot be stored at {self._url}: no end of it in {_SECONDS:g} s"
+                f"trajectories cannot be stored at {self._url}: not finished within {_SECONDS:g} s"
             ) from None
 
     def keep(self, folder: Path, ticket: str) -> StoredTrajectory:

@@ -109,11 +109,11 @@ class Worker:
     async def _live(self, line: WorkerConnection) -> None:
         spec = await self._spec
         async with AsyncExitStack() as stack:
-            pulse = self._start_heart(spec, stack)
+            pulse = self._start_heartbeat(spec, stack)
             await asyncio.to_thread(remove_leftovers)
             stack.enter_context(scratch(spec.run))
             # After the environment is closed, to report sandboxes that could not be removed.
-            stack.callback(self._tell_news, line)
+            stack.callback(self._send_news, line)
             try:
                 # Imported here: heartbeats are already sent during the import.
                 from plimsoll.workers.worker.environment import trial_environment
@@ -122,7 +122,7 @@ class Worker:
             except PlimsollError as error:
                 self._fail(line, str(error))
                 return
-            except Exception:  # noqa: BLE001 - the boundary: becomes the worker's last words
+            except Exception:  # noqa: BLE001 - the boundary: becomes the worker's last message
                 self._fail(line, traceback.format_exc())
                 return
             bare = await asyncio.to_thread(_bare_mb)
@@ -130,7 +130,7 @@ class Worker:
             # short, which block the loop.
             gc.freeze()
             tickets = self._tickets = RunningTickets(
-                runner, self._load, lambda m: self._say(line, m)
+                runner, self._load, lambda m: self._send(line, m)
             )
             stack.push_async_callback(self._leave, tickets)
             self._runner = runner
@@ -141,23 +141,23 @@ class Worker:
             with contextlib.suppress(asyncio.CancelledError):
                 while True:
                     await asyncio.sleep(spec.beat_seconds)
-                    self._tell_news(line)
+                    self._send_news(line)
 
-    def _say(self, line: WorkerConnection, message: FromWorker) -> None:
+    def _send(self, line: WorkerConnection, message: FromWorker) -> None:
         """Send a message; before the result of a ticket, send the news of its sandbox."""
         if isinstance(message, Finished):
-            self._tell_news(line)
+            self._send_news(line)
         line.send(message)
 
-    def _tell_news(self, line: WorkerConnection) -> None:
+    def _send_news(self, line: WorkerConnection) -> None:
         if self._runner is not None and (news := self._runner.news()) is not None:
             line.send(news)
 
-    def _start_heart(self, spec: WorkerSpec, stack: AsyncExitStack) -> LoopLag:
+    def _start_heartbeat(self, spec: WorkerSpec, stack: AsyncExitStack) -> LoopLag:
         pulse = LoopLag()
         stack.callback(pulse.stop)
         loop = asyncio.get_running_loop()
-        heart = Heartbeat(
+        heartbeat = Heartbeat(
             self._credentials,
             seconds=spec.beat_seconds,
             pulse=pulse,
@@ -165,8 +165,8 @@ class Worker:
             load=self._load,
             on_broken=lambda: loop.call_soon_threadsafe(self.orphan),
         )
-        heart.start()
-        stack.push_async_callback(asyncio.to_thread, heart.stop)
+        heartbeat.start()
+        stack.push_async_callback(asyncio.to_thread, heartbeat.stop)
         return pulse
 
     async def _leave(self, tickets: RunningTickets) -> None:
@@ -177,7 +177,7 @@ class Worker:
 
     async def _listen(self, line: WorkerConnection) -> None:
         while True:
-            self._hear(await line.receive())
+            self._handle(await line.receive())
             await asyncio.sleep(0)  # a burst of messages does not block the loop
 
     async def _watch(self, line: WorkerConnection) -> None:
@@ -185,7 +185,7 @@ class Worker:
         logger.warning("%s: %s", self._name, why)
         self.orphan()
 
-    def _hear(self, message: ToWorker) -> None:
+    def _handle(self, message: ToWorker) -> None:
         match message:
             case Begin(spec=spec):
                 self._spec.set_result(spec)
@@ -195,9 +195,9 @@ class Worker:
                 self._stop(_STOPPED)
             case _:
                 assert self._tickets is not None and self._runner is not None, "it was not ready"
-                self._hear_order(message, self._tickets, self._runner)
+                self._handle_order(message, self._tickets, self._runner)
 
-    def _hear_order(
+    def _handle_order(
         self,
         message: Run | Cancel | Expect | NewVersion | Paused,
         tickets: RunningTickets,
