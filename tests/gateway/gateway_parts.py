@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.gateway.upstreams.replicas import ReplicaState
 from plimsoll.trajectories.messages import Message, Text
+from plimsoll.trajectories.records import Exchange
 from plimsoll.trajectories.trajectory import Trajectory
 from plimsoll.trajectories.trajectory_file import read_trajectory
 
@@ -215,6 +216,18 @@ async def serving(
             AsyncExitStack() as stack,
         ):
             yield ServedSession(gateway, session, access, client, folder, stack)
+
+
+def runs_in_file(exchanges: Iterable[Exchange]) -> list[tuple[Version, int]]:
+    """Runs of (version, number of generated tokens), read from the exchanges of a file."""
+    runs: list[tuple[Version, int]] = []
+    for exchange in exchanges:
+        versions = exchange.tokens.versions if exchange.tokens else ()
+        for version, tokens in versions or ((exchange.version, exchange.answer_tokens or 0),):
+            if runs and runs[-1][0] == version:
+                tokens += runs.pop()[1]
+            runs.append((version, tokens))
+    return runs
 
 
 async def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:

@@ -18,6 +18,7 @@ from plimsoll.agents.protocol import Agent, Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import AgentError, PolicyError, TrajectoryError
 from plimsoll.core.stopwatch import Stopwatch
+from plimsoll.core.versions import Version
 from plimsoll.gateway.access import Access
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
@@ -129,6 +130,17 @@ class PolicySession:
         """Usage of all steps so far."""
         session = self._session
         return PolicyUsage(session.exchanges, session.prompt_tokens, session.answer_tokens)
+
+    @property
+    def version_runs(self) -> tuple[tuple[Version, int], ...]:
+        """Runs of (version, number of generated tokens) in the trajectory. Complete once the
+        session has ended: an answer may be recorded until then."""
+        return self._session.version_runs
+
+    @property
+    def blobs(self) -> tuple[Path, ...]:
+        """The blobs that the trajectory refers to. Complete once the session has ended."""
+        return tuple(self._session.blobs)
 
     @asynccontextmanager
     async def connect(self, agent: Agent, sandbox: Sandbox) -> AsyncGenerator[Access]:

@@ -25,6 +25,7 @@ from plimsoll.core.errors import (
     SolutionError,
 )
 from plimsoll.core.stopwatch import Stopwatch
+from plimsoll.core.versions import Version
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import Backend, Sandbox
 from plimsoll.sandboxes.scripts import script_argv
@@ -74,6 +75,10 @@ class TrialResult:
     """Unique id; another trial of the same ticket has another id."""
     folder: Path | None = None
     """The folder of the trial; None if there was no trial."""
+    version_runs: tuple[tuple[Version, int], ...] = ()
+    """Runs of (version, number of generated tokens) in the trajectory, in order."""
+    blobs: tuple[Path, ...] = ()
+    """The blobs that the trajectory refers to."""
 
 
 async def run_trial(
@@ -126,8 +131,18 @@ async def run_trial(
                 trial=name,
             )
         )
+    session = trial.session
     return TrialResult(
-        task.name, attempt, verdict, seconds, phases.seconds, trial.usage, name, record.folder
+        task=task.name,
+        attempt=attempt,
+        verdict=verdict,
+        seconds=seconds,
+        phases=phases.seconds,
+        usage=trial.usage,
+        id=name,
+        folder=record.folder,
+        version_runs=() if session is None else session.version_runs,
+        blobs=() if session is None else session.blobs,
     )
 
 
@@ -171,6 +186,7 @@ class _Trial:
         self.verdicts: dict[str, Verdict] = {}
         self.ends: dict[str, AgentEnd] = {}
         self.usage: PolicyUsage | None = None
+        self.session: PolicySession | None = None
         self.sandbox = ""
 
     async def run(self) -> Verdict:
@@ -178,6 +194,7 @@ class _Trial:
         async with open_policy_session(
             self._policy, self._agent, folder, about, self._rollout
         ) as session:
+            self.session = session
             try:
                 return await self._run_steps(session)
             finally:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from gateway_parts import ServedSession, fields, serving
+from gateway_parts import ServedSession, fields, runs_in_file, serving
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.sessions.limits import Limits
@@ -75,6 +75,9 @@ async def test_every_token_is_recorded_in_the_conversation_that_generated_it(tmp
                 group.create_task(agents.work(name, SHARED if name < "d" else own, 6))
         updating.cancel()
         trajectory = await served.read()
+        runs = served.session.version_runs
+    assert len(runs) > 1
+    assert list(runs) == runs_in_file(trajectory.exchanges)
     assert not trajectory.troubles
     _check(trajectory)
 

@@ -144,7 +144,9 @@ async def test_a_ticket_that_comes_again_has_files_of_its_own(setting: Setting, 
     assert Path(first.trajectory).name == "g_0.jsonl.zst"
     assert Path(second.trajectory).name == "g_0~2.jsonl.zst"
     for result in (first, second):
-        read_stored(setting.stored(result), result.trial)
+        said = read_stored(setting.stored(result), result.trial).exchanges
+        tokens = sum(exchange.answer_tokens or 0 for exchange in said)
+        assert result.segments == (Segment(FIRST_VERSION, tokens),)
     with pytest.raises(TrajectoryGone, match=f"of the trial {second.trial}, not of {first.trial}"):
         read_stored(setting.stored(second), first.trial)
 

@@ -35,9 +35,10 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     (run / "blobs").mkdir(parents=True)
     (run / "blobs" / NAME).write_bytes(PICTURE)
     url = {"own": None, "folder": str(tmp_path / "far"), "memory": f"memory://{tmp_path}"}
-    TrajectoryWriter(run / "trial", Opened("s", 0.0, {"shown": ADDRESS})).seal([])
-    kept = TrajectoryStore(url[request.param], run, "night-1").keep(run / "trial", "g/0.1")
-    return RunDirectory(run).stored(kept.path)
+    blob = run / "blobs" / NAME
+    TrajectoryWriter(run / "trial", Opened("s", 0.0, {})).seal([blob])
+    store = TrajectoryStore(url[request.param], run, "night-1")
+    return RunDirectory(run).stored(store.keep(run / "trial", "g/0.1", [blob]))
 
 
 def test_an_image_is_read_back(stored: str):
@@ -96,7 +97,7 @@ def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path
         TrajectoryWriter(tmp_path / run, Opened(f"of {run}", 0.0, {})).seal([])
         content = (tmp_path / run / "trajectory.jsonl.zst").read_bytes()
         store = TrajectoryStore(f"{scheme}{tmp_path}/far/", tmp_path / run, run)
-        written[store.keep(tmp_path / run, "0-0/0.0").path] = content
+        written[store.keep(tmp_path / run, "0-0/0.0")] = content
     assert len(written) == 2
     for path, content in written.items():
         storage, inside = url_to_fs(path)
@@ -129,11 +130,11 @@ def test_a_full_disk_is_named_with_what_to_do(
         store.keep(trial, "0-0/0.0")
 
 
-def test_a_trajectory_that_cannot_be_read_says_so(trial: Path):
+def test_a_trajectory_that_cannot_be_read_says_so(trial: Path, tmp_path: Path):
     (trial / "trajectory.jsonl.zst").unlink()
     (trial / "trajectory.jsonl.zst").symlink_to("/proc/self/mem")
-    with pytest.raises(TrajectoryError, match=r"trajectory.jsonl.zst cannot be read: "):
-        TrajectoryStore(None, trial.parent, "").keep(trial, "0-0/0.0")
+    with pytest.raises(TrajectoryError, match=r"cannot be stored at .*: Input/output error"):
+        TrajectoryStore(str(tmp_path / "far"), trial.parent, "night-1").keep(trial, "0-0/0.0")
 
 
 def test_a_place_that_cannot_be_written_is_found_out_before_anything_is_stored(

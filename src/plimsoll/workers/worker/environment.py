@@ -19,13 +19,14 @@ from plimsoll.agents.registry import make_agent
 from plimsoll.config.file import Config
 from plimsoll.core.errors import PlimsollError, TrajectoryError
 from plimsoll.core.versions import Version
+from plimsoll.ledger.events import Segment
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import Readings
 from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.tasks.loader import load_task
 from plimsoll.tasks.task import Task
 from plimsoll.trials.artifacts import Bounds
-from plimsoll.trials.trial import run_trial
+from plimsoll.trials.trial import TrialResult, run_trial
 from plimsoll.trials.verdicts import Graded
 from plimsoll.trials.voids import void_of
 from plimsoll.workers.messages import EnvironmentOptions, Kind, News, Order, Result
@@ -79,7 +80,7 @@ class TrialEnvironment:
         began = time.monotonic()
         self._trials += 1
         try:
-            result = await self._trial(order, await self._prewarming.begin(order))
+            done = await self._trial(order, await self._prewarming.begin(order))
         except PlimsollError as error:
             # No trial was started: the task or the agent cannot be loaded.
             seconds = time.monotonic() - began
@@ -87,7 +88,7 @@ class TrialEnvironment:
         finally:
             self._trials -= 1
             self._prewarming.over(order)
-        return await self._with_trajectory(order, result)
+        return await self._with_trajectory(order, done)
 
     def expect(self, kinds: Sequence[Kind]) -> None:
         self._prewarming.expect(kinds)
@@ -120,9 +121,9 @@ class TrialEnvironment:
             "trajectories": len(sessions) + self._storing,
         }
 
-    async def _trial(self, order: Order, task: Task) -> Result:
+    async def _trial(self, order: Order, task: Task) -> TrialResult:
         on_phase = self._on_phase
-        done = await run_trial(
+        return await run_trial(
             task,
             attempt=order.attempt,
             agent=self._agent(order.agent),
@@ -135,15 +136,6 @@ class TrialEnvironment:
             bounds=Bounds.of(self._config.storage),
             on_phase=None if on_phase is None else functools.partial(on_phase, order.ticket),
         )
-        return Result(
-            ticket=order.ticket,
-            verdict=done.verdict,
-            seconds=done.seconds,
-            phases=done.phases,
-            trial=done.id,
-            folder="" if done.folder in (None, Path(order.folder)) else str(done.folder),
-            usage=done.usage,
-        )
 
     async def _task(self, kind: Kind) -> Task:
         # In a thread: the task folder may be on a slow disk.
@@ -155,19 +147,31 @@ class TrialEnvironment:
             self._agents[name] = make_agent(name, layer=self._config.agents.folder)
         return self._agents[name]
 
-    async def _with_trajectory(self, order: Order, result: Result) -> Result:
+    async def _with_trajectory(self, order: Order, done: TrialResult) -> Result:
         """Store the trajectory. A graded trial whose trajectory cannot be stored is void: it
         could not be trained on."""
+        result = Result(
+            ticket=order.ticket,
+            verdict=done.verdict,
+            seconds=done.seconds,
+            phases=done.phases,
+            trial=done.id,
+            folder="" if done.folder in (None, Path(order.folder)) else str(done.folder),
+            usage=done.usage,
+        )
         self._storing += 1
         try:
             folder = Path(result.folder or order.folder)
-            stored = await self._store.keep_in_time(folder, order.ticket)
+            path = await self._store.keep_in_time(folder, order.ticket, done.blobs)
         except TrajectoryError as error:
             graded = isinstance(result.verdict, Graded)
             return replace(result, verdict=void_of(error)) if graded else result
         finally:
             self._storing -= 1
-        return replace(result, trajectory=stored.path, segments=stored.segments)
+        if not path:
+            return result
+        segments = tuple(Segment(version, tokens) for version, tokens in done.version_runs)
+        return replace(result, trajectory=path, segments=segments)
 
 
 @asynccontextmanager

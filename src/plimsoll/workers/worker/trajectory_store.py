@@ -11,31 +11,24 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import re
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-import msgspec
-
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.core.file_systems import disk_full_reason
-from plimsoll.core.versions import Version
-from plimsoll.ledger.events import Segment
 from plimsoll.sandboxes.host.temporary import temporary_folder
 from plimsoll.trajectories.blobs import blob_path
-from plimsoll.trajectories.trajectory_file import FILE_NAME, Trajectory, frames, read_trajectory
+from plimsoll.trajectories.trajectory_file import FILE_NAME, Trajectory, read_trajectory
 
 __all__ = [
     "BLOBS",
     "TRAJECTORIES",
     "Storage",
-    "StoredTrajectory",
     "TrajectoryStore",
     "check_writable",
     "open_storage",
@@ -145,32 +138,6 @@ def read_blob(trajectory: str, address: str) -> bytes:
 
 _SECONDS = 600.0
 """Time limit for storing one trajectory: unresponsive storage does not block a trial forever."""
-_EXCHANGE = b'"kind":"exchange"'
-_BLOB = re.compile(rb"blob:sha256:([0-9a-f]{64})")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTrajectory:
-    """The path of a trajectory, and the number of tokens by version."""
-
-    path: str = ""
-    """Relative to the run directory if it is inside it; else a complete fsspec path."""
-    segments: tuple[Segment, ...] = ()
-
-
-class _Tokens(msgspec.Struct):
-    versions: tuple[tuple[Version, int], ...] = ()
-
-
-class _Exchange(msgspec.Struct):
-    """The fields of an exchange that the ledger needs; the rest is not decoded."""
-
-    version: Version
-    answer_tokens: int | None = None
-    tokens: _Tokens | None = None
-
-
-_decoder = msgspec.json.Decoder(_Exchange)
 
 
 class TrajectoryStore:
@@ -183,7 +150,6 @@ class TrajectoryStore:
         assert url is None or run, "files there could be of another run"
         self._url = str(directory) if url is None else f"{url.rstrip('/')}/{run}"
         self._own = directory if url is None else None
-        self._blobs = directory / BLOBS
         if self._own is None:
             _ = (
                 self._opened
@@ -202,15 +168,15 @@ class TrajectoryStore:
     def _root(self) -> str:
         return self._opened[1]
 
-    async def keep_in_time(self, folder: Path, ticket: str) -> StoredTrajectory:
+    async def keep_in_time(self, folder: Path, ticket: str, blobs: Sequence[Path]) -> str:
         """Call `keep` in a thread. Raises `TrajectoryError` after the time limit."""
-        stored: Future[StoredTrajectory] = Future()
+        stored: Future[str] = Future()
 
         def work() -> None:
             if not stored.set_running_or_notify_cancel():
                 return  # the caller was cancelled
             try:
-                stored.set_result(self.keep(folder, ticket))
+                stored.set_result(self.keep(folder, ticket, blobs))
             except BaseException as error:  # noqa: BLE001 - raised in the caller by the future
                 stored.set_exception(error)
 
@@ -225,27 +191,23 @@ class TrajectoryStore:
                 f"trajectories cannot be stored at {self._url}: not finished within {_SECONDS:g} s"
             ) from None
 
-    def keep(self, folder: Path, ticket: str) -> StoredTrajectory:
-        """Store the trajectory of a trial's folder, if there is one. Blocks.
+    def keep(self, folder: Path, ticket: str, blobs: Sequence[Path] = ()) -> str:
+        """Store the trajectory of a trial's folder and the blobs that it refers to. Blocks.
 
-        Raises `TrajectoryError` if it cannot be read or stored; the file then stays in place.
+        Returns its path: relative to the run directory if it is inside it, else a complete fsspec
+        path; empty if there is no trajectory. Raises `TrajectoryError` if it cannot be stored; the
+        file then stays in place.
         """
         file = folder / FILE_NAME
         if not file.is_file():
-            return StoredTrajectory()
+            return ""
         name = ticket.replace("/", "_")
         try:
-            segments, blobs = _survey(file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise TrajectoryError(
-                f"the trial's {FILE_NAME} cannot be read: {_said(error)}"
-            ) from error
-        try:
-            return StoredTrajectory(self._carry(file, name, blobs), segments)
+            return self._carry(file, name, blobs)
         except Exception as error:  # the boundary: each file system raises its own errors
             raise TrajectoryError(self._why(error, name)) from error
 
-    def _carry(self, file: Path, name: str, blobs: set[str]) -> str:
+    def _carry(self, file: Path, name: str, blobs: Sequence[Path]) -> str:
         if self._own is not None:
             return f"{TRAJECTORIES}/{_link(file, self._own / TRAJECTORIES, name)}"
         self._put_blobs(blobs)
@@ -263,11 +225,11 @@ class TrajectoryStore:
         said = disk_full_reason(error, *places) or _said(error).replace(name, "<ticket>")
         return f"trajectories cannot be stored at {self._url}: {said}"
 
-    def _put_blobs(self, names: set[str]) -> None:
-        for name in names:
-            here, there = self._blobs / name, f"{BLOBS}/{name}"
-            if here.is_file() and not self._storage.exists(f"{self._root}/{there}"):
-                self._put(here, there)
+    def _put_blobs(self, blobs: Sequence[Path]) -> None:
+        for blob in blobs:
+            there = f"{BLOBS}/{blob.name}"
+            if blob.is_file() and not self._storage.exists(f"{self._root}/{there}"):
+                self._put(blob, there)
 
     def _put(self, file: Path, name: str) -> None:
         target = f"{self._root}/{name}"
@@ -303,24 +265,3 @@ def _link(file: Path, folder: Path, name: str) -> str:
                 with file.open("rb") as source, target.open("xb") as copy:
                     shutil.copyfileobj(source, copy)
             return target.name
-
-
-def _survey(data: bytes) -> tuple[tuple[Segment, ...], set[str]]:
-    """The token counts by version, in order, and the blobs that the trajectory refers to."""
-    segments: list[Segment] = []
-    blobs: set[str] = set()
-    for frame in frames(data):
-        blobs.update(name.decode() for name in _BLOB.findall(frame.lines))
-        for line in frame.lines.splitlines():
-            if _EXCHANGE in line[:64]:
-                _add(segments, _decoder.decode(line))
-    return tuple(segments), blobs
-
-
-def _add(segments: list[Segment], exchange: _Exchange) -> None:
-    versions = exchange.tokens.versions if exchange.tokens is not None else ()
-    for version, tokens in versions or ((exchange.version, exchange.answer_tokens or 0),):
-        if segments and segments[-1].version == version:
-            segments[-1] = Segment(version, segments[-1].tokens + tokens)
-        else:
-            segments.append(Segment(version, tokens))
