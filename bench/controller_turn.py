@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from plimsoll.config.file import load_config
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

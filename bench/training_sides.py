@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.results import Row
-from plimsoll.runs.status import RunSummary
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Row
+from plimsoll.runs.files.status import RunSummary
 from plimsoll.training.metrics.step_metrics import StepMetrics
 from plimsoll.trials.record import VerdictFile
 from plimsoll.workers.worker.trajectory_store import read_stored

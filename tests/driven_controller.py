@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 
 from plimsoll.core.endings import Ending
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.monitor import BreakerMonitor
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.scheduler import Scheduler
+from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.runs.worker_setup import worker_spec
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.testing.workers import IdleEngine

@@ -11,7 +11,7 @@ from helpers import check_graded
 from parts import need
 from plimsoll.agents.command_line.adapter import Launch
 from plimsoll.agents.command_line.agent import CommandLineAgent
-from plimsoll.agents.layer.components import Component
+from plimsoll.agents.layer.layer import Component
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.gateway.access import Access

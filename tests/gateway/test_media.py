@@ -11,7 +11,7 @@ from gateway_parts import Stepped, done, serving
 from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.core.host_names import check_host_names
-from plimsoll.gateway.media_hosts import MediaHosts
+from plimsoll.gateway.media import MediaHosts
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.workers.worker.policy_service import policy_for

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from helpers import HOST, write_task_folder
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 
 __all__ = ["read_rows", "write_config"]
 

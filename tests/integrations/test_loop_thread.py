@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from plimsoll.integrations.loop_thread import LoopThread
+from plimsoll.integrations.trl import LoopThread
 
 
 def test_results_and_exceptions_of_a_coroutine_reach_the_caller():

@@ -21,8 +21,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations.trl import TrlRollouts, verdict
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Row
 from plimsoll.training import tiny
 from plimsoll.workers.worker.trajectory_store import read_stored
 

@@ -16,7 +16,7 @@ from tiny_model import make_model
 from parts import need
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations import verl as adapter
-from plimsoll.integrations import verl_interface
+from plimsoll.integrations import verl_engine
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """Warnings of verl and its dependencies are ignored."""
@@ -137,7 +137,7 @@ async def test_a_row_without_a_task_and_a_prompt_without_room_are_named(world, w
 
 
 async def test_an_unsupported_verl_version_is_named(world, worker, monkeypatch):
-    monkeypatch.setattr(verl_interface, "_FIELDS", {"prompt_ids", "thoughts"})
+    monkeypatch.setattr(verl_engine, "_FIELDS", {"prompt_ids", "thoughts"})
     with pytest.raises(UsageError, match=r"verl \S+ has other agent loops than 0.9.1: no thoughts"):
         world.loop_of(worker)
 

@@ -10,7 +10,7 @@ from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.events import Segment
 from plimsoll.ledger.rules.batching import Batch, Waiting
 from plimsoll.ledger.settings import Settings
-from plimsoll.ledger.simulator.store import Store
+from plimsoll.ledger.simulator.training import Store
 from plimsoll.testing.clocks import FakeClock
 from plimsoll.trials.verdicts import Cause, Graded, Void
 

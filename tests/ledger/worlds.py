@@ -12,8 +12,7 @@ from plimsoll.ledger.ledger import read_books
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.simulator.scenario import DURATIONS, Faults, Plan, Run
-from plimsoll.ledger.simulator.store import Store
-from plimsoll.ledger.simulator.training import Training
+from plimsoll.ledger.simulator.training import Store, Training
 
 
 def settings_for(rng: random.Random) -> Settings:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rollout_runs import MakeConfig, MakeTasks
 
 from plimsoll.config.file import Config, load_config
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.tasks.loader import load_tasks
 from plimsoll.tasks.task import Task
 

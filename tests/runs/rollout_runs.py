@@ -8,7 +8,7 @@ import msgspec
 from plimsoll.config.file import Config
 from plimsoll.runs.audit import audit
 from plimsoll.runs.batches import Batch
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.tasks.task import Task
 

@@ -1,7 +1,7 @@
 """Rows of trials that never ran, for code that only reads rows."""
 
 from plimsoll.core.endings import Ending
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["graded", "void"]

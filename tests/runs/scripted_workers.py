@@ -22,12 +22,12 @@ from plimsoll.runs.evaluation.trial_run import (
     evaluation_settings,
 )
 from plimsoll.runs.plan import Plan
+from plimsoll.runs.scheduling.trial_set import TrialGroup
 from plimsoll.runs.task_sets import TaskSet
-from plimsoll.runs.trial_set import TrialGroup
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
+from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import WorkerStatus
-from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import Kind, Order, Result
 
 __all__ = ["HALF", "ONE", "ScriptedWorkers", "evaluation"]

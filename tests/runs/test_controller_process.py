@@ -14,13 +14,13 @@ from plimsoll.core.ids import Owner
 from plimsoll.ledger.journal.location import LOCK
 from plimsoll.ledger.journal.lock import Lock
 from plimsoll.runs import controller_process
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.sandboxes.host.owners import this_process
 
 DRIVER = """
 import pathlib, signal, sys, time
 from plimsoll.runs import controller_process as control
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))

@@ -11,8 +11,8 @@ from rollout_runs import MakeConfig
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import UsageError, WorkerError
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.results import Row, Tally
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Row, Tally
 from plimsoll.runs.rollouts import Rollouts
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)

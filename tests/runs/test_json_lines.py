@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs import json_lines
-from plimsoll.runs.json_lines import LineWriter
+from plimsoll.runs.files import json_lines
+from plimsoll.runs.files.json_lines import LineWriter
 
 
 class Line(msgspec.Struct):

@@ -14,7 +14,7 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Lineages, Version
 from plimsoll.gateway.upstreams.factory import KEY_VARIABLE
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.recovery import checkpoints_of
 from plimsoll.runs.rollouts import Rollouts

@@ -11,15 +11,14 @@ from rollout_runs import MakeConfig
 from plimsoll.config.file import Config
 from plimsoll.ledger.data_order import DataOrder, Epoch
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.held_out import held_out_set
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.prospects import Prospects
-from plimsoll.runs.trial_set import TrialSets
+from plimsoll.runs.scheduling.trial_set import TrialSets
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.trials.verdicts import Cause, Void
 

@@ -18,8 +18,8 @@ from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.report import make_report
 from plimsoll.runs import worker_setup
 from plimsoll.runs.batches import Batch
+from plimsoll.runs.files.status import read_status
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.status import read_status
 from plimsoll.testing.waiting import until
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Exit, Opening

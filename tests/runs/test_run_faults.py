@@ -17,11 +17,11 @@ from plimsoll.ledger.books.group import Group, Member, MemberState
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.rules.batching import Batch as ChosenBatch
-from plimsoll.runs import json_lines
 from plimsoll.runs.audit import audit
-from plimsoll.runs.breaker.monitor import BreakerMonitor, Canary
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.results import voided
+from plimsoll.runs.breaker.breaker import BreakerMonitor, Canary
+from plimsoll.runs.files import json_lines
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import voided
 from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until

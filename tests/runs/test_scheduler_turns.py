@@ -10,7 +10,7 @@ from rollout_runs import MakeConfig
 
 from driven_controller import driven_controller
 from plimsoll.config.file import Config
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 
 WORKERS, GROUP = 4, 4

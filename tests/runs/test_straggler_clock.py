@@ -10,7 +10,7 @@ from plimsoll.config.file import Config
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.rules import stragglers
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.scheduler import Scheduler
+from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.testing.waiting import until
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from loop_parts import Counter
 
-from plimsoll.training.checkpoints import Checkpointer
+from plimsoll.training.loop import Checkpointer
 
 
 def keeper(error: Exception) -> Checkpointer:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from plimsoll.core.endings import Ending
-from plimsoll.runs.results import row_of
+from plimsoll.runs.files.results import row_of
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import TrialRecord, VerdictFile

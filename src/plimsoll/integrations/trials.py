@@ -15,11 +15,11 @@ from plimsoll.core.versions import Version
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.evaluation.requests import write_request
+from plimsoll.runs.files.results import Row, TrialCounts
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.results import Row, TrialCounts
 from plimsoll.runs.rollout_buffer import RolloutBuffer
+from plimsoll.runs.scheduling.trial_set import SetOptions, TrialGroup, TrialSet
 from plimsoll.runs.session import RunParts, RunSession
-from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet
 from plimsoll.tasks.task import Task
 from plimsoll.workers.worker.policy_service import ServedPolicy
 

@@ -37,18 +37,61 @@ from torch.nn import Module
 from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.integrations.loop_thread import LoopThread
 from plimsoll.integrations.token_rows import TokenRow, token_rows
 from plimsoll.integrations.trials import Trials
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.training.policies.local.torch_policy import TorchPolicy
 from plimsoll.training.policies.protocol import Policy, Weights
 from plimsoll.workers.worker.policy_service import ServedPolicy
 
 if TYPE_CHECKING:
     from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import TypeVar
 
-__all__ = ["TrlRollouts", "verdict"]
+__all__ = ["LoopThread", "TrlRollouts", "verdict"]
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """Runs coroutines in a thread of its own while it is entered. Leaving it ends the thread and
+    cancels running coroutines."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._stay()), name=name)
+        self._is_up = threading.Event()
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine and return its result. It is cancelled if this thread is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _stay(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._is_up.set()
+        await self._stop.wait()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._is_up.wait()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
 
 _KNOWN = "1.16"
 """Older versions count a completion without a reward as 0."""

@@ -43,9 +43,14 @@ from plimsoll.core.ids import short_id
 from plimsoll.gateway.chat_server.server import ChatServer, listen
 from plimsoll.integrations.token_rows import TokenRow, token_rows
 from plimsoll.integrations.trials import Trials
-from plimsoll.integrations.verl_engine import Manager, Sampling, VerlEngine
-from plimsoll.integrations.verl_interface import agent_loop, check_interface
-from plimsoll.runs.results import Row
+from plimsoll.integrations.verl_engine import (
+    Manager,
+    Sampling,
+    VerlEngine,
+    agent_loop,
+    check_interface,
+)
+from plimsoll.runs.files.results import Row
 from plimsoll.workers.worker.policy_service import ServedPolicy
 
 __all__ = ["PlimsollAgentLoop", "close"]

@@ -1,20 +1,21 @@
-"""verl's servers as an engine behind a Chat Completions server: tokens in, tokens out."""
+"""verl's servers as an engine behind a Chat Completions server: tokens in, tokens out; verl's versions."""
 
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module, metadata
 from typing import Any, Protocol, cast
 
 import msgspec
 from transformers import PreTrainedTokenizerBase
 
-from plimsoll.core.errors import PolicyError
+from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.gateway.chat_server.inference_engine import AnswerPiece, Prompt, SamplingParams
 from plimsoll.training.policies.local.prompts import Prompts
 
-__all__ = ["Manager", "Sampling", "VerlEngine"]
+__all__ = ["Manager", "Sampling", "VerlEngine", "agent_loop", "check_interface"]
 
 
 class Generated(Protocol):
@@ -105,3 +106,33 @@ class VerlEngine:
 def _conversation(text: str) -> str:
     """The key that routes a conversation to the server with its KV cache: its beginning."""
     return hashlib.blake2b(text[:4096].encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+_KNOWN = "0.9.1"
+_FIELDS = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score"}
+
+
+class AgentLoop(Protocol):
+    """The part of verl's module that is used."""
+
+    AgentLoopOutput: Any
+    AgentLoopMetrics: Any
+
+
+def agent_loop() -> AgentLoop:
+    """Import verl's module on first use: verl is slow to import."""
+    return cast(AgentLoop, import_module("verl.experimental.agent_loop.agent_loop"))
+
+
+def check_interface() -> None:
+    """Raise `UsageError` if verl is missing or its agent loop interface differs."""
+    try:
+        version = metadata.version("verl")
+        made = agent_loop().AgentLoopOutput
+    except (metadata.PackageNotFoundError, ImportError, AttributeError) as error:
+        raise UsageError(
+            f"there is no agent loop of verl: install verl {_KNOWN} ({error})"
+        ) from error
+    if missing := _FIELDS - made.model_fields.keys():
+        names = ", ".join(sorted(missing))
+        raise UsageError(f"verl {version} has other agent loops than {_KNOWN}: no {names}")

@@ -14,9 +14,9 @@ from plimsoll.ledger.events import Admitted, Finished, GroupVoided
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import read_books
 from plimsoll.ledger.report import Report, find_ledger, make_report
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.json_lines import read_lines
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.json_lines import read_lines
+from plimsoll.runs.files.results import Row
 
 __all__ = ["audit"]
 

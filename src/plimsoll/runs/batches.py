@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plimsoll.core.versions import Version
-from plimsoll.runs.results import mean
+from plimsoll.runs.files.results import mean
 from plimsoll.trajectories.samples import Sample
 from plimsoll.trajectories.trajectory_file import Trajectory
 from plimsoll.workers.worker.trajectory_store import read_blob, read_stored

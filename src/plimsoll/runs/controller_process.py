@@ -17,7 +17,7 @@ from plimsoll.ledger.journal.location import (
     has_ledger,
 )
 from plimsoll.ledger.journal.lock import is_held
-from plimsoll.runs.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
+from plimsoll.runs.files.directory import CONFIG, PART, RUNS, RunDirectory, write_whole
 from plimsoll.sandboxes.host.owners import (
     host_name,
     is_alive,

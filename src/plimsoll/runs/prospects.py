@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.ledger import Ledger
+from plimsoll.runs.breaker.breaker import BreakerMonitor
 from plimsoll.runs.breaker.canaries import CANARY_AGENT
-from plimsoll.runs.breaker.monitor import BreakerMonitor
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.trial_set import TrialSets
+from plimsoll.runs.scheduling.trial_set import TrialSets
 from plimsoll.tasks.task import Task
 from plimsoll.workers.messages import Kind
 

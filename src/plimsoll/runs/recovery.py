@@ -12,11 +12,11 @@ from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoint, Checkpoints
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.recovery import is_beyond
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.json_lines import read_lines
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.json_lines import read_lines
+from plimsoll.runs.files.status import Step, surviving
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.status import Step, surviving
 from plimsoll.trials.verdicts import Cause, Void
 
 __all__ = ["Restored", "checkpoints_of", "restore"]

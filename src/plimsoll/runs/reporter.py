@@ -15,14 +15,14 @@ from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.batches import Batch
+from plimsoll.runs.breaker.breaker import BreakerMonitor
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
-from plimsoll.runs.breaker.monitor import BreakerMonitor
-from plimsoll.runs.directory import RunDirectory, write_whole
 from plimsoll.runs.evaluation.held_out import HeldOutResult
+from plimsoll.runs.files.directory import RunDirectory, write_whole
+from plimsoll.runs.files.results import Diagnosis, TrialCounts, mean
+from plimsoll.runs.files.status import RunSummary, Status, Step
 from plimsoll.runs.plan import Plan, validate_command
-from plimsoll.runs.results import Diagnosis, TrialCounts, mean
-from plimsoll.runs.scheduler import Scheduler
-from plimsoll.runs.status import RunSummary, Status, Step
+from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.tasks.assets.plan import unstaged_requests
 from plimsoll.workers.controller.protocol import Workers

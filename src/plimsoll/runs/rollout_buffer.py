@@ -8,9 +8,9 @@ from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.books.group import Group, Member, MemberState, split_ticket
 from plimsoll.runs.batches import Batch, BatchGroup, Rollout
-from plimsoll.runs.directory import RunDirectory, last_use
-from plimsoll.runs.json_lines import read_lines
-from plimsoll.runs.results import Row, voided
+from plimsoll.runs.files.directory import RunDirectory, last_use
+from plimsoll.runs.files.json_lines import read_lines
+from plimsoll.runs.files.results import Row, voided
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.messages import Order

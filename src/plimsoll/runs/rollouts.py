@@ -27,10 +27,10 @@ from plimsoll.runs.evaluation.held_out import (
     held_out_set,
     read_held_out,
 )
+from plimsoll.runs.files.status import RunSummary, Status, Step
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.recovery import checkpoints_of, restore
 from plimsoll.runs.session import RunParts, RunSession
-from plimsoll.runs.status import RunSummary, Status, Step
 from plimsoll.runs.validation.at_start import ValidationAtStart
 from plimsoll.workers.worker.policy_service import ServedPolicy
 

@@ -25,16 +25,15 @@ from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.journal.location import Location, find, has_ledger, make
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs import controller_process
-from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.monitor import BreakerMonitor
-from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
 from plimsoll.runs.evaluation.held_out import HeldOutResult
+from plimsoll.runs.files.directory import RunDirectory, write_whole
+from plimsoll.runs.files.results import TrialCounts
+from plimsoll.runs.files.status import Step
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.reporter import Reporter
-from plimsoll.runs.results import TrialCounts
 from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.scheduler import Scheduler
-from plimsoll.runs.status import Step
+from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.runs.worker_setup import make_workers
 from plimsoll.sandboxes.host.owners import host_name, this_process
 from plimsoll.sandboxes.local.host.home import Home

@@ -8,7 +8,7 @@ import msgspec
 from plimsoll.config.file import Config
 from plimsoll.config.run import WorkersConfig
 from plimsoll.gateway.upstreams.factory import KEY_VARIABLE
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.workers.controller.protocol import Workers
 from plimsoll.workers.controller.roster import Patience

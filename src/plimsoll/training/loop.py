@@ -13,10 +13,14 @@ commit. Therefore:
 
 import asyncio
 import contextlib
+import errno
 import functools
 import logging
 import time
 from collections.abc import Generator
+from pathlib import Path
+
+from safetensors import SafetensorError
 
 from plimsoll.config.file import Config
 from plimsoll.core.errors import CheckpointError, PlimsollError, TrainingError
@@ -24,8 +28,7 @@ from plimsoll.core.versions import Version
 from plimsoll.runs.batches import Batch, group_statistics
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.evaluation.held_out_schedule import HeldOutSchedule
-from plimsoll.runs.rollouts import Rollouts
-from plimsoll.training.checkpoints import Checkpointer
+from plimsoll.runs.rollouts import Rollouts, Save
 from plimsoll.training.dedicated_thread import DedicatedThread
 from plimsoll.training.learner.distributed import DistributedLearner
 from plimsoll.training.metrics.recorder import MetricsRecorder
@@ -34,7 +37,64 @@ from plimsoll.training.models import is_out_of_memory
 from plimsoll.training.policies.protocol import Policy
 from plimsoll.training.samples import BatchSamples, TrainingSample, read_samples
 
-__all__ = ["Loop"]
+__all__ = ["Checkpointer", "Loop"]
+
+# The schedule of checkpoints, and the reaction to failed writes.
+#
+# A failed write leaves the checkpoint before it intact. The step is committed anyway and the
+# write is retried with the next step. After several failures in a row the run stops, because a
+# crash would lose more and more steps.
+
+
+_TRIES = 3
+
+
+class Checkpointer:
+    """Writes the checkpoints of one run. `saved` is the version of the last one."""
+
+    def __init__(
+        self, learner: DistributedLearner, *, every: int, last: int | None, saved: Version | None
+    ) -> None:
+        self.saved = saved
+        self.failures = 0
+        """Consecutive failures."""
+        self._learner = learner
+        self._every = every
+        self._last = last
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether there were so many failures that the run stops."""
+        return self.failures >= _TRIES
+
+    def due(self, step: int) -> Save | None:
+        """The function that writes the checkpoint of a step; None if none is due."""
+        due = self.failures > 0 or step % self._every == 0 or step == self._last
+        return self.save if due else None
+
+    def save(self, folder: Path) -> None:
+        """Write the learner's state. Raises `OSError` if the disk does not take it."""
+        try:
+            self._learner.save(folder)
+        except (SafetensorError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            # Native writers report a full disk with their own error types.
+            raise OSError(errno.EIO, str(error).partition("\n")[0], str(folder)) from error
+
+    def succeeded(self, version: Version) -> None:
+        """Note that the checkpoint of a version was written."""
+        self.saved = version
+        self.failures = 0
+
+    def failed(self, error: CheckpointError) -> str:
+        """Note a failure. Returns the reason to stop the run, or an empty text."""
+        self.failures += 1
+        _log.warning("%s (%d of %d tries)", error, self.failures, _TRIES)
+        if not self.gave_up:
+            return ""
+        return f"{error}; {_TRIES} tries in a row failed: free some space, then resume"
+
 
 _log = logging.getLogger(__name__)
 

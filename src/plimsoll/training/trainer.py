@@ -17,9 +17,9 @@ from pathlib import Path
 from plimsoll.config.file import Config, load_config
 from plimsoll.config.training import TrainingConfig
 from plimsoll.ledger.journal.location import has_ledger
+from plimsoll.runs.files.status import RunSummary
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.status import RunSummary
 from plimsoll.training.dedicated_thread import DedicatedThread
 from plimsoll.training.learner.distributed import DistributedLearner, execute_commands
 from plimsoll.training.learner.learner import Learner

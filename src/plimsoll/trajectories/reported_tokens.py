@@ -12,12 +12,13 @@ import msgspec
 
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.messages import Message
-from plimsoll.trajectories.packed_tokens import pack_ids, pack_logprobs
 from plimsoll.trajectories.records import Finish, Tokens
 from plimsoll.trajectories.token_sequence import (
     CommonPrefix,
     TokenSequence,
     ids_of_text,
+    pack_ids,
+    pack_logprobs,
     text_of_ids,
 )
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from plimsoll.core.versions import Version
-from plimsoll.trajectories.packed_tokens import Span, length_of, spans_of, unpack_logprobs
 from plimsoll.trajectories.records import Branch, Exchange
+from plimsoll.trajectories.token_sequence import Span, length_of, spans_of, unpack_logprobs
 
 __all__ = ["AddedRole", "Sample", "make_samples"]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from plimsoll.trajectories.messages import Message
-from plimsoll.trajectories.packed_tokens import spans_of
 from plimsoll.trajectories.records import (
     Closed,
     Exchange,
@@ -16,6 +15,7 @@ from plimsoll.trajectories.records import (
     Trouble,
 )
 from plimsoll.trajectories.samples import Sample, make_samples
+from plimsoll.trajectories.token_sequence import spans_of
 
 __all__ = ["Node", "Trajectory"]
 

@@ -19,7 +19,6 @@ import zstandard
 
 from plimsoll.core.errors import TrajectoryError, TrajectoryGone
 from plimsoll.core.text import DECODE_ERRORS
-from plimsoll.trajectories.packed_tokens import WIDTH, length_of
 from plimsoll.trajectories.records import (
     FORMAT,
     Closed,
@@ -31,6 +30,7 @@ from plimsoll.trajectories.records import (
     ToolsAdded,
     Trouble,
 )
+from plimsoll.trajectories.token_sequence import WIDTH, length_of
 from plimsoll.trajectories.trajectory import Trajectory
 
 __all__ = [

@@ -10,9 +10,12 @@ raises only when it is cancelled, and writes a verdict even then.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import replace
 
 from plimsoll.agents.protocol import Agent, Assignment, Outcome
 from plimsoll.core.endings import Ending
@@ -48,12 +51,53 @@ from plimsoll.trials.sandbox_request import (
     labels_for,
     task_env,
 )
-from plimsoll.trials.step_verdicts import combine_verdicts, is_below_minimum
-from plimsoll.trials.verdicts import Cause, Verdict, Void
+from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.trials.verifier import LOGS, Verifier
 from plimsoll.trials.voids import void_of
 
 __all__ = ["TrialResult", "run_trial"]
+
+# Verdict of a trial from the verdicts of its steps.
+#
+# A single-step task has the verdict of its step. With several steps, one void step makes the
+# whole trial void: a mean over the remaining steps is not a reward.
+
+
+def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
+    """Whether a step did not reach the minimum reward for the next step."""
+    if min_reward is None:
+        return False
+    if isinstance(min_reward, Mapping):
+        return any(verdict.rewards.get(key, 0.0) < bound for key, bound in min_reward.items())
+    return verdict.reward < min_reward
+
+
+def combine_verdicts(
+    verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], multi_step: bool
+) -> Verdict:
+    """Combine the verdicts of the steps that ran, in order."""
+    graded: list[Graded] = []
+    for name, verdict in verdicts:
+        if isinstance(verdict, Void):
+            reason = f"step {name}: {verdict.reason}" if multi_step else verdict.reason
+            return replace(verdict, reason=reason)
+        graded.append(verdict)
+    if not multi_step or strategy == "final":
+        return graded[-1]
+    endings = [verdict.ending for verdict in graded]
+    return Graded(
+        reward=sum(verdict.reward for verdict in graded) / len(graded),
+        ending=next((e for e in endings if e is not Ending.SUBMITTED), Ending.SUBMITTED),
+        rewards=_mean_by_key(graded),
+        evidence=tuple(note for verdict in graded for note in verdict.evidence),
+    )
+
+
+def _mean_by_key(graded: Sequence[Graded]) -> dict[str, float]:
+    """Mean by key; a key that a step lacks counts as 0."""
+    keys = dict.fromkeys(key for verdict in graded for key in verdict.rewards)
+    return {key: sum(v.rewards.get(key, 0.0) for v in graded) / len(graded) for key in keys}
+
 
 _AGENT_LOGS = "/logs/agent"
 _MAX_AGENT_LOG_BYTES = 256 << 20

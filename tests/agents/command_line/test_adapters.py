@@ -11,8 +11,7 @@ from helpers import HOST, need_several_users, write_task_folder
 from parts import need, spec
 from plimsoll.agents.command_line.adapter import AGENT_HOME, Adapter, Launch
 from plimsoll.agents.command_line.agent import CommandLineAgent
-from plimsoll.agents.layer.components import Component
-from plimsoll.agents.layer.layer import BakedComponent, write_manifest
+from plimsoll.agents.layer.layer import BakedComponent, Component, write_manifest
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.agents.registry import ADAPTERS, make_agent
 from plimsoll.core.endings import Ending

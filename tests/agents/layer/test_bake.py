@@ -11,8 +11,7 @@ from wheel_files import write_wheel
 
 from parts import need
 from plimsoll.agents.layer.bake import BakeResult, bake
-from plimsoll.agents.layer.components import Component
-from plimsoll.agents.layer.layer import read_manifest
+from plimsoll.agents.layer.layer import Component, read_manifest
 from plimsoll.core.errors import AssetError
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

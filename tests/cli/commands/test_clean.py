@@ -16,7 +16,7 @@ import pytest
 
 from plimsoll.core.ids import Labels, Owner, short_id
 from plimsoll.ledger.journal.location import FILE as LEDGER
-from plimsoll.runs.directory import CONFIG
+from plimsoll.runs.files.directory import CONFIG
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.labels import to_docker

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from training_files import GRADE, write_training
 
-from plimsoll.runs.scheduler import Scheduler
+from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.training.trainer import Trainer
 
 

@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from plimsoll.cli.terminal.tables import MIN_WIDTH, print_all, print_table
+from plimsoll.cli.terminal.console import MIN_WIDTH, print_all, print_table
 from plimsoll.cli.views.evaluation import closing, live, pool_line, progress_line
 from plimsoll.cli.views.text import figure, plain
-from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.trial_run import RunningTrial
-from plimsoll.runs.results import Row, Tally
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Row, Tally
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
 from plimsoll.trials.verdicts import Cause

@@ -5,8 +5,8 @@ import httpx2
 import openai
 import pytest
 
-from plimsoll.gateway.dialects.model_list import write_model, write_models
 from plimsoll.gateway.dialects.registry import speaks_anthropic
+from plimsoll.gateway.http.routes import write_model, write_models
 
 
 def answers(request: httpx2.Request) -> httpx2.Response:

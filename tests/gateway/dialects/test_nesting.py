@@ -14,8 +14,8 @@ from plimsoll.gateway.dialects.encoding import sendable_arguments
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
 from plimsoll.gateway.upstreams.failures import UpstreamFailure, failure_from_status
 from plimsoll.gateway.upstreams.scripted.byte_tokens import canonical
+from plimsoll.gateway.upstreams.scripted.model import run_call
 from plimsoll.gateway.upstreams.scripted.request import RequestTool
-from plimsoll.gateway.upstreams.scripted.shell_tools import run_call
 from plimsoll.sandboxes.output import Captured
 from plimsoll.sandboxes.protocol import ExecResult
 from plimsoll.trajectories.export.atif import _call as exported

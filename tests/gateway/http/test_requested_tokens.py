@@ -12,7 +12,7 @@ from plimsoll.gateway.completions import NoHistory, Request
 from plimsoll.gateway.dialects.chat.token_fields import without_tokens
 from plimsoll.gateway.upstreams.answers import StreamReader
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
-from plimsoll.trajectories.packed_tokens import unpack_ids, unpack_logprobs
+from plimsoll.trajectories.token_sequence import unpack_ids, unpack_logprobs
 
 CHAT = "/v1/chat/completions"
 ASKS = [

@@ -5,9 +5,8 @@ import random
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.canary_failed import CanaryFailed
-from plimsoll.runs.breaker.fallen_tasks import FallenTasks
 from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.rules import CanaryFailed, FallenTasks
 from plimsoll.runs.breaker.watch import CanaryResult
 from plimsoll.trials.verdicts import Cause
 

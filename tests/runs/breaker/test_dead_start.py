@@ -3,9 +3,9 @@
 import pytest
 from rows import graded, void
 
-from plimsoll.runs.breaker.dead_start import DeadStart
+from plimsoll.runs.breaker.rules import DeadStart
 from plimsoll.runs.breaker.watch import Trip
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.trials.verdicts import Cause
 
 

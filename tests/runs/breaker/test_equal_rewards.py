@@ -6,8 +6,8 @@ import pytest
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.equal_rewards import EqualRewards
 from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.rules import EqualRewards
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.5])

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.flat_groups import FlatGroups
 from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.rules import FlatGroups
 from plimsoll.runs.breaker.watch import Trip
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 
 
 def groups(flat: Iterator[bool], count: int, size: int = 8) -> Iterator[Row]:

@@ -6,8 +6,7 @@ import pytest
 from rollout_runs import MakeConfig, all_batches, proven
 from rows import graded, void
 
-from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.monitor import BreakerMonitor
+from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.trials.verdicts import Cause

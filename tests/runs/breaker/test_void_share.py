@@ -6,7 +6,7 @@ from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.breaker.void_share import VoidShare
+from plimsoll.runs.breaker.rules import VoidShare
 from plimsoll.trials.verdicts import Cause
 
 CURL = "the grader could not fetch `x.org` with curl, then wrote 0"

@@ -11,7 +11,7 @@ from rollout_runs import MakeConfig, all_batches, proven, rows
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Lineages, Version
 from plimsoll.runs.evaluation.held_out import HeldOutResult, read_held_out
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
 

@@ -9,8 +9,8 @@ from scripted_workers import ONE, evaluation
 
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.audit import audit
-from plimsoll.runs.json_lines import read_lines
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.json_lines import read_lines
+from plimsoll.runs.files.results import Row
 from plimsoll.tasks.task import Task
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Verdict, Void

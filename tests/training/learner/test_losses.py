@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plimsoll.training.learner.losses import (
+from plimsoll.training.learner.objective import (
     average,
     clipped,
     clipped_surrogate,

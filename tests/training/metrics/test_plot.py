@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from plimsoll.runs.status import Step
+from plimsoll.runs.files.status import Step
 from plimsoll.training.metrics.plot import Curves, draw
 
 

@@ -18,7 +18,7 @@ import pytest
 from plimsoll.config.file import Config
 from plimsoll.config.training import MetricsConfig
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.training.metrics import sinks
 from plimsoll.training.metrics.recorder import MetricsRecorder
 from plimsoll.training.metrics.step_metrics import (
@@ -155,7 +155,7 @@ from typing import Any
 from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.training.metrics import recorder, sinks
 from plimsoll.config.file import Config
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 
 class Hangs:
     name = "far away"

@@ -12,9 +12,8 @@ from tiny_model import make_model
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.training.models import load_model
-from plimsoll.training.policies.local.decoding_batch import DecodingBatch
+from plimsoll.training.policies.local.decoding_batch import DecodingBatch, Row, Tokens
 from plimsoll.training.policies.local.generator import Generator
-from plimsoll.training.policies.local.rows import Row, Tokens
 from plimsoll.training.policies.local.sampling import GenerationParams
 
 LETTERS = 90

@@ -18,7 +18,7 @@ from plimsoll.core.errors import PolicyError, TrajectoryError, TrajectoryGone, U
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.sessions.pending_request import PendingRequest
 from plimsoll.ledger.events import Segment
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.testing.waiting import until
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.holding import GroupHolding, Holding, Loan

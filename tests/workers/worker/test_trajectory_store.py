@@ -13,7 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from plimsoll.core.errors import TrajectoryError, UsageError
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.trajectories.records import Opened
 from plimsoll.trajectories.trajectory_file import TrajectoryWriter
 from plimsoll.workers.worker.trajectory_store import (

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from plimsoll.agents.layer.components import Component
+from plimsoll.agents.layer.layer import Component
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.core.text import DECODE_ERRORS

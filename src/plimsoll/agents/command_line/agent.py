@@ -8,8 +8,7 @@ a program that failed after some work is graded like any other.
 from pathlib import Path
 
 from plimsoll.agents.command_line.adapter import AGENT_HOME, Adapter, Launch
-from plimsoll.agents.layer.components import COMPONENTS_ROOT, Component
-from plimsoll.agents.layer.layer import AgentLayer
+from plimsoll.agents.layer.layer import COMPONENTS_ROOT, AgentLayer, Component
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.core.errors import AgentError, SetUpError
 from plimsoll.core.permissions import NetworkMode

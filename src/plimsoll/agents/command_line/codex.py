@@ -12,7 +12,7 @@ from plimsoll.agents.command_line.adapter import (
     failure_outcome,
     last_event,
 )
-from plimsoll.agents.layer.components import Component, npm_machine
+from plimsoll.agents.layer.layer import Component, npm_machine
 from plimsoll.agents.protocol import Outcome
 from plimsoll.gateway.access import Access
 from plimsoll.sandboxes.protocol import ExecResult

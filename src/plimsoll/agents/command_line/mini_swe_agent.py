@@ -11,7 +11,7 @@ from plimsoll.agents.command_line.adapter import (
     Launch,
     failure_outcome,
 )
-from plimsoll.agents.layer.components import Component
+from plimsoll.agents.layer.layer import Component
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.gateway.access import Access

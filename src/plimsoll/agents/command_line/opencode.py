@@ -11,7 +11,7 @@ from plimsoll.agents.command_line.adapter import (
     failure_outcome,
     last_event,
 )
-from plimsoll.agents.layer.components import Component, npm_machine
+from plimsoll.agents.layer.layer import Component, npm_machine
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.gateway.access import Access

@@ -12,7 +12,7 @@ from plimsoll.agents.command_line.adapter import (
     failure_outcome,
     last_event,
 )
-from plimsoll.agents.layer.components import NODE, Component
+from plimsoll.agents.layer.layer import NODE, Component
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.gateway.access import Access

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plimsoll.agents.layer.components import Component
-from plimsoll.agents.layer.layer import BakedComponent, read_manifest, write_manifest
+from plimsoll.agents.layer.layer import BakedComponent, Component, read_manifest, write_manifest
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.commands import DiskFull, run_command
 from plimsoll.tasks.assets.packages import python_with_pip

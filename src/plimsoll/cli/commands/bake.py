@@ -9,7 +9,7 @@ from plimsoll.cli import options
 
 if TYPE_CHECKING:
     from plimsoll.agents.layer.bake import BakeResult
-    from plimsoll.agents.layer.components import Component
+    from plimsoll.agents.layer.layer import Component
 
 __all__ = ["command"]
 

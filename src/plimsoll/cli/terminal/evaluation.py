@@ -7,14 +7,13 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from plimsoll.cli.terminal.console import console
+from plimsoll.cli.terminal.console import console, print_all
 from plimsoll.cli.terminal.interrupts import Interrupts, RemoteSandboxes
 from plimsoll.cli.terminal.progress import showing_progress
-from plimsoll.cli.terminal.tables import print_all
 from plimsoll.cli.views.evaluation import closing, first_line
 from plimsoll.cli.views.text import plain
 from plimsoll.runs.evaluation.eval_run import EvalRun, exit_code
-from plimsoll.runs.results import Summary
+from plimsoll.runs.files.results import Summary
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.workers.worker.backends import BACKENDS
 

@@ -32,7 +32,7 @@ from plimsoll.runs.cleanup import (
     open_stock,
 )
 from plimsoll.runs.controller_process import leftovers
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.sandboxes.host.owners import host_name, is_here
 from plimsoll.sandboxes.reaper import Resource
 from plimsoll.sandboxes.trees.removal import remove_folder

@@ -11,12 +11,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.terminal.tables import MIN_WIDTH
+from plimsoll.cli.terminal.console import MIN_WIDTH
 from plimsoll.cli.views.text import NONE, count, duration, figure, plain, product
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.trial_run import RunningTrial, TrialSetRun
-from plimsoll.runs.results import Diagnosis, Summary, Tally
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Diagnosis, Summary, Tally
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
 from plimsoll.trials.verdicts import CAUSES, Cause

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.terminal.console import console
-from plimsoll.cli.terminal.tables import MIN_WIDTH, print_table
+from plimsoll.cli.terminal.console import MIN_WIDTH, console, print_table
 from plimsoll.cli.views.text import figure, plain, product
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.report import Report, find_ledger, make_report

@@ -11,11 +11,11 @@ from plimsoll.cli.terminal.evaluation import warn_of_unknown_keys
 from plimsoll.cli.views.evaluation import diagnosed, pool_line
 from plimsoll.cli.views.status import voids
 from plimsoll.cli.views.text import count, duration, figure, plain, product
-from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.held_out import HeldOutResult
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.status import RunSummary, Step
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollouts import Rollouts
-from plimsoll.runs.status import RunSummary, Step
 from plimsoll.runs.task_sets import TaskSet
 from plimsoll.workers.worker.backends import BACKENDS
 

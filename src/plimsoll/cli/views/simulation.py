@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from plimsoll.cli.terminal.console import console
-from plimsoll.cli.terminal.tables import print_table
+from plimsoll.cli.terminal.console import console, print_table
 from plimsoll.cli.views.text import product
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.simulator.comparison import Row, compare, rows

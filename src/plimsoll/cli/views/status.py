@@ -9,13 +9,12 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.terminal.console import console
-from plimsoll.cli.terminal.tables import print_table
+from plimsoll.cli.terminal.console import console, print_table
 from plimsoll.cli.views.evaluation import pool_line
 from plimsoll.cli.views.text import NONE, duration, figure, plain, product
 from plimsoll.runs.controller_process import controller
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.status import Status, read_status
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.status import Status, read_status
 from plimsoll.sandboxes.host.owners import host_name
 from plimsoll.training.metrics.step_metrics import StepMetrics, last_metrics
 from plimsoll.workers.controller.roster import WorkerStatus

@@ -10,11 +10,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.terminal.console import console
+from plimsoll.cli.terminal.console import MIN_WIDTH, console, print_all
 from plimsoll.cli.terminal.evaluation import remote_sandboxes, warn_of_unknown_keys
 from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.cli.terminal.progress import showing_progress
-from plimsoll.cli.terminal.tables import MIN_WIDTH, print_all
 from plimsoll.cli.views.evaluation import first_line, pace
 from plimsoll.cli.views.text import duration, figure, plain
 from plimsoll.runs.breaker.diagnosis import remedies

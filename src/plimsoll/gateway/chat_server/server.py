@@ -11,7 +11,7 @@ from aiohttp import web
 
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.ids import short_id
-from plimsoll.gateway.access_keys import request_key
+from plimsoll.gateway.access import request_key
 from plimsoll.gateway.chat_server.inference_engine import (
     AnswerPiece,
     InferenceEngine,

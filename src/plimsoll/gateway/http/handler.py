@@ -11,10 +11,9 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import hdrs, web
 
-from plimsoll.gateway.access_keys import request_key
+from plimsoll.gateway.access import request_key
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.dialects.messages.dialect import write_count
-from plimsoll.gateway.dialects.model_list import write_model, write_models
 from plimsoll.gateway.dialects.protocol import STATUSES, Dialect
 from plimsoll.gateway.dialects.registry import speaks_anthropic
 from plimsoll.gateway.http.idle_connections import IdleConnections
@@ -26,7 +25,7 @@ from plimsoll.gateway.http.replies import (
     send_reply,
 )
 from plimsoll.gateway.http.request_body import request_body
-from plimsoll.gateway.http.routes import Endpoint, Route, find_route
+from plimsoll.gateway.http.routes import Endpoint, Route, find_route, write_model, write_models
 from plimsoll.gateway.metrics import Metrics
 from plimsoll.gateway.sessions.pending_request import (
     Client,

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from plimsoll.gateway.access_keys import key_digest, matches, new_key
+from plimsoll.gateway.access import key_digest, matches, new_key
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.sessions.handlers import session_ended
 from plimsoll.gateway.sessions.session import Session

@@ -21,15 +21,12 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.core.versions import Version
-from plimsoll.gateway.access import Access
-from plimsoll.gateway.access_keys import key_digest, new_key
+from plimsoll.gateway.access import Access, key_digest, new_key
 from plimsoll.gateway.body_prefixes import BodyPrefix, BodyPrefixes, Fingerprint
 from plimsoll.gateway.completions import Answer, Refusal, Request
 from plimsoll.gateway.dialects.protocol import Dialect
-from plimsoll.gateway.media import CheckedHistory, check_media
-from plimsoll.gateway.media_hosts import MediaHosts
+from plimsoll.gateway.media import CheckedHistory, MediaHosts, check_media
 from plimsoll.gateway.parser_threads import LARGE_BODY_BYTES, run_in_thread
-from plimsoll.gateway.sessions.failures import PolicyFailures
 from plimsoll.gateway.sessions.handlers import Handlers, session_ended
 from plimsoll.gateway.sessions.limits import Budget, Limits
 from plimsoll.gateway.sessions.pending_request import (
@@ -38,7 +35,12 @@ from plimsoll.gateway.sessions.pending_request import (
     Client,
     PendingRequest,
 )
-from plimsoll.gateway.sessions.retries import RecentAnswer, RequestIdentity, RetryCache
+from plimsoll.gateway.sessions.retries import (
+    PolicyFailures,
+    RecentAnswer,
+    RequestIdentity,
+    RetryCache,
+)
 from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.upstreams.gate import Pauses
 from plimsoll.gateway.upstreams.protocol import CallContext, Upstream

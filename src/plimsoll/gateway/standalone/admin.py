@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.text import DECODE_ERRORS
 from plimsoll.core.versions import Version
-from plimsoll.gateway.access_keys import matches, request_key
+from plimsoll.gateway.access import matches, request_key
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.http.replies import json_reply
 from plimsoll.gateway.http.request_body import read_body

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 
 from plimsoll.core.errors import PlimsollError
 from plimsoll.core.ids import short_id
-from plimsoll.gateway.access_keys import key_digest, matches, new_key, request_key
+from plimsoll.gateway.access import key_digest, matches, new_key, request_key
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.http.handler import not_found

@@ -1,4 +1,4 @@
-"""Simulated training run on the real ledger.
+"""A simulated training run on the real ledger, with its faults.
 
 Rollouts take their given time, completions arrive twice or never, the process is killed at any
 write and restarts from a checkpoint. After every event all guarantees of the ledger are checked: a
@@ -10,26 +10,79 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, NoReturn
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.accounts import Accounts
-from plimsoll.ledger.audit import disagreements
+from plimsoll.ledger.audit import Auditor, disagreements
 from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.books.group import split_ticket
 from plimsoll.ledger.data_order import DataOrder
-from plimsoll.ledger.events import Segment
-from plimsoll.ledger.recovery import can_restore
+from plimsoll.ledger.events import Event, Segment
+from plimsoll.ledger.journal.journal import is_durable
+from plimsoll.ledger.recovery import can_restore, subject_of
 from plimsoll.ledger.rules.admission import LastGroups
 from plimsoll.ledger.rules.batching import Batch, Waiting
 from plimsoll.ledger.settings import Settings
 from plimsoll.ledger.simulator.scenario import BrokenPromise, Plan, Run, chance, draw
-from plimsoll.ledger.simulator.store import Crash, Store
 from plimsoll.trials.verdicts import Cause, Graded, Void
 
-__all__ = ["Training"]
+__all__ = ["Crash", "Store", "Training"]
+
+
+class Crash(Exception):
+    """The writing process has been killed."""
+
+
+class Store:
+    """Stores events as the journal does, in order and by subject, and audits them."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.crash_at: int | None = None
+        """The number of the write at which the process is killed."""
+        self.keeps_last = True
+        """Whether the event of that write is stored all the same."""
+        self._begin([])
+
+    def _begin(self, events: Iterable[Event]) -> None:
+        self.events: list[Event] = []
+        self.auditor = Auditor()
+        self._about: dict[str, list[Event]] = {}
+        for event in events:
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        self.events.append(event)
+        self.auditor.take(event)
+        self._about.setdefault(subject_of(event), []).append(event)
+
+    def put(self, event: Event) -> None:
+        self.writes += 1
+        crashes = self.crash_at is not None and self.writes >= self.crash_at
+        if not crashes or self.keeps_last:
+            self._keep(event)
+        if crashes:
+            self.crash_at = None
+            raise Crash
+
+    def about(self, subject: str) -> list[Event]:
+        return self._about.get(subject, [])
+
+    def lose_power(self) -> None:
+        """Drop everything written after the last event that had to be synced."""
+        last = max((n for n, event in enumerate(self.events) if is_durable(event)), default=0)
+        self._begin(self.events[: last + 1])
+
+    def books(self) -> Books:
+        """The books of all events."""
+        books = Books()
+        for event in self.events:
+            assert books.apply(event), f"{event} cannot follow those before"
+        return books
+
 
 _Kind = Literal["done", "trained", "slack", "watchdog"]
 _Happening = tuple[float, int, _Kind, str, Version]

@@ -1,19 +1,25 @@
-"""The breaker: passes each finished trial to every watch. The first trip counts."""
+"""The breaker and its monitor: each finished trial goes to every watch, and the first trip counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from plimsoll.runs.breaker.bugs import Bugs
-from plimsoll.runs.breaker.canary_failed import CanaryFailed
-from plimsoll.runs.breaker.dead_start import DeadStart
-from plimsoll.runs.breaker.equal_rewards import EqualRewards
-from plimsoll.runs.breaker.fallen_tasks import FallenTasks
-from plimsoll.runs.breaker.flat_groups import FlatGroups
+from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.breaker.void_share import VoidShare
+from plimsoll.runs.breaker.rules import (
+    Bugs,
+    CanaryFailed,
+    DeadStart,
+    EqualRewards,
+    FallenTasks,
+    FlatGroups,
+    VoidShare,
+)
 from plimsoll.runs.breaker.watch import CanaryResult, Trip, Watch
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
+from plimsoll.tasks.task import Task
+from plimsoll.trials.verdicts import Cause, Void
 
-__all__ = ["Breaker", "make_watches"]
+__all__ = ["UNINFORMATIVE_CAUSES", "Breaker", "BreakerMonitor", "Canary", "make_watches"]
 
 
 def make_watches(policy: Policy) -> tuple[Watch, ...]:
@@ -63,3 +69,82 @@ class Breaker:
         # All watches see every event, even after a trip: their state must stay current.
         first = next(iter([trip for trip in trips if trip is not None]), None)
         self.trip = self.trip or first
+
+
+# The breaker monitor: connects watches and canaries to a run with a ledger.
+#
+# A failed canary voids the trials that finished since the last good one, unless they were
+# trained on already, and all trials that finish until a canary is good again.
+
+
+UNINFORMATIVE_CAUSES = (Cause.LOST, Cause.CANCELLED)
+"""Causes unrelated to the content of a trial: the breaker ignores them. The supervisor handles
+workers that die repeatedly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A running canary."""
+
+    task: str
+    number: int
+    mark: int
+    """The mark up to which it vouches if good."""
+
+
+class BreakerMonitor:
+    """The state of the breaker in a run. Grows only with the number of tasks."""
+
+    def __init__(
+        self, breaker: Breaker, canaries: Canaries | None, tasks: Mapping[str, Task], number: int
+    ) -> None:
+        self.breaker = breaker
+        self.canaries = canaries
+        self.doubt: Void | None = None
+        """The verdict of trials that finish after a failed canary; None after a good one."""
+        self._tasks = tasks
+        self._next = number
+
+    def trial_started(self) -> None:
+        if self.canaries is not None:
+            self.canaries.trial_started()
+
+    def trial_finished(self, row: Row) -> None:
+        if row.cause in UNINFORMATIVE_CAUSES:
+            return
+        if self.canaries is not None:
+            self.canaries.trial_finished((row.ticket, row.attempt))
+            if self.canaries.wants_tasks and is_proof(self._tasks[row.task], row):
+                self.canaries.prove(row.task)
+        self.breaker.trial(row)
+
+    def due(self) -> Canary | None:
+        """The canary that is due now, or None. It counts as started."""
+        if self.canaries is None or (task := self.canaries.take()) is None:
+            return None
+        number, self._next = self._next, self._next + 1
+        return Canary(task, number, self.canaries.canary_started())
+
+    def canary_finished(self, canary: Canary, row: Row) -> tuple[str, ...]:
+        """Record a finished canary; returns the tickets that it voids."""
+        assert self.canaries is not None, "there is no canary without canaries"
+        result = CanaryResult(row, self._tasks[row.task].reward_range[1])
+        taken: tuple[str, ...] = ()
+        if result.good:
+            self.canaries.canary_passed(canary.mark)
+            self.doubt = None
+        else:
+            self.doubt = Void(result.cause, f"canary failed after it: {row.task}: {result.said}")
+            taken = tuple(ticket for ticket, _ in self.canaries.canary_failed())
+            result = CanaryResult(row, result.top, len(taken))
+        self.breaker.canary(result)
+        return taken
+
+
+def is_proof(task: Task, row: Row) -> bool:
+    """True if a row proves that the task can be graded at its maximum, and the task has a
+    solution."""
+    if row.reward is None or row.reward < task.reward_range[1]:
+        return False
+    folders = [step.solution_dir for step in task.steps]
+    return all(folder is not None and (folder / "solve.sh").is_file() for folder in folders)

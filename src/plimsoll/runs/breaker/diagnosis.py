@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll.runs.breaker.watch import Trip
-from plimsoll.runs.results import Diagnosis
+from plimsoll.runs.files.results import Diagnosis
 
 __all__ = ["Circumstances", "diagnose", "remedies"]
 

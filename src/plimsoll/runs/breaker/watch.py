@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.trials.verdicts import Cause
 
 __all__ = ["CanaryResult", "Trip", "VoidCount", "Watch", "count_voids"]

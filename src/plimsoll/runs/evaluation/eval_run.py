@@ -14,7 +14,6 @@ from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
     Placement,
@@ -23,10 +22,11 @@ from plimsoll.runs.evaluation.trial_run import (
     evaluation_settings,
     pool_and_assets,
 )
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Diagnosis, Summary
 from plimsoll.runs.plan import SAME_EVERYWHERE, Plan, command_line, worker_variables
-from plimsoll.runs.results import Diagnosis, Summary
+from plimsoll.runs.scheduling.trial_set import TrialGroup
 from plimsoll.runs.task_sets import Candidates, Selection, TaskSet, select_tasks
-from plimsoll.runs.trial_set import TrialGroup
 from plimsoll.runs.validation.quarantine import Quarantine
 from plimsoll.runs.validation.records import RecordFolder
 from plimsoll.tasks.assets.plan import unstaged_requests

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.versions import Lineages, Version
-from plimsoll.runs.directory import RunDirectory
-from plimsoll.runs.json_lines import read_lines
-from plimsoll.runs.results import mean
-from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.json_lines import read_lines
+from plimsoll.runs.files.results import mean
+from plimsoll.runs.scheduling.trial_set import SetOptions, TrialGroup, TrialSet
 from plimsoll.tasks.task import Task
 
 __all__ = ["HeldOutResult", "held_out_result", "held_out_set", "read_held_out"]

@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.files.directory import RunDirectory, write_whole
 
 __all__ = ["command_of", "read_request", "write_request"]
 

@@ -19,14 +19,20 @@ from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.settings import Settings
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.directory import RunDirectory
 from plimsoll.runs.evaluation.requests import write_request
-from plimsoll.runs.json_lines import read_lines
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.json_lines import read_lines
+from plimsoll.runs.files.results import Row, Summary, Tally, TrialCounts
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.results import Row, Summary, Tally, TrialCounts
 from plimsoll.runs.rollout_buffer import RolloutBuffer
+from plimsoll.runs.scheduling.trial_set import (
+    SetOptions,
+    TrialGroup,
+    TrialSet,
+    read_groups,
+    verdict_row,
+)
 from plimsoll.runs.session import RunParts, RunSession
-from plimsoll.runs.trial_set import SetOptions, TrialGroup, TrialSet, read_groups, verdict_row
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.workers.worker.prewarming import measured, reuse_of
 

@@ -7,7 +7,7 @@ else is started. Records go to the folder of `plimsoll validate`, so tasks are v
 import itertools
 from pathlib import Path
 
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.task_sets import TaskSet
 from plimsoll.runs.validation.records import RecordFolder

@@ -10,9 +10,8 @@ import msgspec
 
 from plimsoll.config.file import Config, load_config
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.bugs import Bugs
 from plimsoll.runs.breaker.policy import Policy
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.breaker.rules import Bugs
 from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
     Placement,
@@ -21,10 +20,11 @@ from plimsoll.runs.evaluation.trial_run import (
     evaluation_settings,
     pool_and_assets,
 )
+from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.results import Row
 from plimsoll.runs.plan import Plan, worker_variables
-from plimsoll.runs.results import Row
+from plimsoll.runs.scheduling.trial_set import TrialGroup
 from plimsoll.runs.task_sets import TaskSet
-from plimsoll.runs.trial_set import TrialGroup
 from plimsoll.runs.validation.records import (
     Attempt,
     RecordFolder,

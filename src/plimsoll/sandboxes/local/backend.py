@@ -30,11 +30,10 @@ from plimsoll.sandboxes.local.error_messages import (
 from plimsoll.sandboxes.local.host.cgroups import Cgroup, Cgroups
 from plimsoll.sandboxes.local.host.ext4 import find_file_system
 from plimsoll.sandboxes.local.host.home import Home
-from plimsoll.sandboxes.local.host.init_spec import prepare_sandbox
 from plimsoll.sandboxes.local.host.removal_queue import RemovalQueue
 from plimsoll.sandboxes.local.host.resources import HostResources
 from plimsoll.sandboxes.local.host.upper_storage import DEFAULT_UPPER_MB, UpperMode, UpperStorage
-from plimsoll.sandboxes.local.host.zygote_client import ZygoteClient
+from plimsoll.sandboxes.local.host.zygote_client import ZygoteClient, prepare_sandbox
 from plimsoll.sandboxes.local.images.base import (
     HOST_PATHS,
     Base,

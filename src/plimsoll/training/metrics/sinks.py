@@ -10,7 +10,7 @@ from typing import Protocol
 from plimsoll.config.file import Config
 from plimsoll.config.training import MetricsConfig
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.training.dedicated_thread import DedicatedThread
 
 __all__ = ["Sink", "check_sinks", "failure_reason", "make_sinks"]

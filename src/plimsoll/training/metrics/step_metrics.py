@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from plimsoll.runs.directory import write_whole
+from plimsoll.runs.files.directory import write_whole
 
 __all__ = ["Seconds", "StepMetrics", "StepReport", "flatten", "last_metrics", "repair_journal"]
 

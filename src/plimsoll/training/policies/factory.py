@@ -8,7 +8,7 @@ from plimsoll.config.training import TrainingConfig
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.upstreams.capabilities import suggested_changes, training_support
 from plimsoll.gateway.upstreams.factory import probe_policy
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.training import tiny
 from plimsoll.training.policies.local.torch_policy import TorchPolicy
 from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy

@@ -12,9 +12,16 @@ from random import Random
 from typing import Any, cast
 
 import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from plimsoll.training.learner.optimizer import Optimizer, Schedule
 from plimsoll.training.learner.scorer import backbone_of, head_of
@@ -22,9 +29,60 @@ from plimsoll.training.learner.torch_calls import backward
 from plimsoll.training.models import quietly
 from plimsoll.training.tiny.conversations import Examples, make_conversation, make_examples
 from plimsoll.training.tiny.instances import Instance, other_instances
-from plimsoll.training.tiny.tokenizer import make_tokenizer
 
-__all__ = ["make"]
+__all__ = ["END", "make"]
+
+USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
+FENCES = ("```bash\n", "\n```")
+"""One token each: nearly every answer begins and ends with them."""
+WORDS = Regex(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9]+")
+"""Words, numbers, and the characters between them. A word is the same token everywhere, so that
+the model only has to learn to copy it."""
+SIZE = 640
+
+TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'assistant' -%}"
+    f"{ASSISTANT}{{%- generation -%}}{{{{ message.content }}}}{END}{{%- endgeneration -%}}"
+    "{%- elif message.role != 'system' -%}"
+    f"{USER}{{{{ message.content | trim }}}}{END}"
+    "{%- endif -%}"
+    "{%- endfor -%}"
+    f"{{%- if add_generation_prompt -%}}{ASSISTANT}{{%- endif -%}}"
+)
+"""Omits the system message and the tools, which are the same in every conversation. Answers are
+rendered as sampled, so that each prompt begins with the whole conversation before it."""
+
+
+def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerBase:
+    """A tokenizer with the words of `texts`; it encodes other words as bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(WORDS, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=SIZE - len(FENCES),
+            special_tokens=[PAD, USER, ASSISTANT, END],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    cast(Any, tokenizer).add_tokens([AddedToken(fence, normalized=False) for fence in FENCES])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = TEMPLATE
+    return cast(PreTrainedTokenizerBase, fast)
+
 
 BATCHES = 400
 BATCH = 32

@@ -24,8 +24,8 @@ from plimsoll.trajectories.export.conversations import (
     main_branch,
 )
 from plimsoll.trajectories.messages import Image, Message, Part, Text, ToolCall
-from plimsoll.trajectories.packed_tokens import unpack_ids, unpack_logprobs
 from plimsoll.trajectories.records import Exchange, Trouble
+from plimsoll.trajectories.token_sequence import unpack_ids, unpack_logprobs
 from plimsoll.trajectories.trajectory_file import Trajectory
 
 __all__ = [

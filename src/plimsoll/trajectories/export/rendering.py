@@ -13,8 +13,8 @@ from plimsoll.core.text import DECODE_ERRORS, safe_text
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.export.conversations import Conversation, ConversationMessage
 from plimsoll.trajectories.messages import Image, Message, Other, Part, ToolCall
-from plimsoll.trajectories.packed_tokens import unpack_ids, unpack_logprobs
 from plimsoll.trajectories.records import Branch, Exchange, Trouble
+from plimsoll.trajectories.token_sequence import unpack_ids, unpack_logprobs
 from plimsoll.trajectories.trajectory_file import Trajectory
 
 __all__ = ["REASONS", "fold", "render", "summary_line", "token_table", "turn_of"]

@@ -5,6 +5,7 @@ hangs loses its tickets at once and is replaced. Leaving the fleet leaves no wor
 """
 
 import asyncio
+import collections
 import contextlib
 import logging
 import math
@@ -17,7 +18,7 @@ from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.channel import ControllerSocket
-from plimsoll.workers.controller.crashes import Crashes, Death, cannot_start
+from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import (
     Job,
     Member,
@@ -25,7 +26,6 @@ from plimsoll.workers.controller.roster import (
     Phase,
     Roster,
 )
-from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.engines.protocol import Engine, Exit
 from plimsoll.workers.messages import (
     Beat,
@@ -49,6 +49,56 @@ from plimsoll.workers.messages import (
 )
 
 __all__ = ["Fleet", "SupervisorOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The unrequested end of a worker."""
+
+    worker: str
+    where: str
+    how: str
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.worker} ({self.where}): {self.how}"
+
+    def in_full(self) -> str:
+        """The death with the worker's last output, for diagnosis."""
+        if not self.words:
+            return f"{self}. It left no output."
+        return f"{self}. Its last output:\n{_indented(self.words)}"
+
+
+class Crashes:
+    """Recent deaths. Single dead workers are replaced; a crash loop stops the run."""
+
+    def __init__(self, deaths: int, seconds: float) -> None:
+        self._limit = deaths
+        self._seconds = seconds
+        self._times = collections.deque[float](maxlen=deaths)
+
+    def add(self, death: Death, now: float) -> WorkerError | None:
+        """Count a death. Returns the error if the limit is reached."""
+        self._times.append(now)
+        over = now - self._times[0]
+        if len(self._times) < self._limit or over > self._seconds:
+            return None
+        return WorkerError(
+            f"workers die repeatedly: {self._limit} deaths in {over:.0f} s. "
+            f"The last one is {death.in_full()}\n"
+            "The run stops: fix the cause, then resume it."
+        )
+
+
+def cannot_start(death: Death) -> WorkerError:
+    """The error for a worker that ended before any worker was ready."""
+    return WorkerError(f"a worker cannot start: {death.in_full()}")
+
+
+def _indented(words: str) -> str:
+    return "\n".join(f"  {line}" for line in words.splitlines())
+
 
 logger = logging.getLogger(__name__)
 

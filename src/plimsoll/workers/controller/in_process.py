@@ -11,8 +11,8 @@ from typing import Never, Self
 
 from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause, Void
+from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import WorkerStatus
-from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Finished,

@@ -14,8 +14,8 @@ from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.controller.fleet import Fleet, SupervisorOptions
+from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import Job, WorkerStatus
-from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.messages import Cancel, Drain, Kind, Order, Result, WorkerSpec
 

@@ -20,9 +20,9 @@ from plimsoll.core.ids import Labels, short_id
 from plimsoll.sandboxes.docker.daemon import api as daemon_module
 from plimsoll.sandboxes.docker.daemon import client
 from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.daemon.client import SshConnector
 from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
 from plimsoll.sandboxes.docker.daemon.errors import DaemonError, DaemonUnreachable, response_error
-from plimsoll.sandboxes.docker.daemon.ssh import SshConnector
 from plimsoll.sandboxes.docker.labels import from_docker, to_docker
 from plimsoll.sandboxes.host.owners import this_process
 

@@ -9,7 +9,7 @@ from tiny_model import CHAT_WITH_TOOLS, END, make_model
 from plimsoll.gateway.chat_server.inference_engine import RequestError
 from plimsoll.training.models import load_tokenizer
 from plimsoll.training.policies.local import prompts as prompts_file
-from plimsoll.training.policies.local.detokenizer import Detokenizer
+from plimsoll.training.policies.local.completions import Detokenizer
 from plimsoll.training.policies.local.prompts import Prompts
 
 TEXT = "naïve 漢字 🚢 é"

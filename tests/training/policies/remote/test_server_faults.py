@@ -20,7 +20,7 @@ from openai_parts import (
 from weight_stand_in import Fault, SGLangStandIn, StandIn, Token, VLLMStandIn, serving
 
 from plimsoll.core.errors import PolicyError
-from plimsoll.training.policies.remote import publication
+from plimsoll.training.policies.remote import openai_policy
 from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 
 ROUTES = {
@@ -42,7 +42,7 @@ both = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(autouse=True)
 def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(openai_policy, "RETRY_SECONDS", 0.05)
 
 
 def break_at(server: StandIn, route: str, fault: Fault) -> None:

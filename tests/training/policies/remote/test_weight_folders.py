@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, MixtralConfig
 from weight_stand_in import StandIn, read_number
 
 from plimsoll.core.errors import PolicyError, UsageError
-from plimsoll.runs.directory import RunDirectory
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.training.models import load_model, load_tokenizer
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.policies.remote.protocol import Target

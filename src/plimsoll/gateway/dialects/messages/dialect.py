@@ -12,11 +12,11 @@ from plimsoll.gateway.dialects.encoding import decode, encode, history, read_obj
 from plimsoll.gateway.dialects.messages.answers import (
     MessagesStream,
     answer_blocks,
+    anthropic_error,
     messages_usage,
     stop_fields,
     stop_sequence,
 )
-from plimsoll.gateway.dialects.messages.errors import anthropic_error
 from plimsoll.gateway.dialects.messages.history import TextBlock, Turn, read_conversation
 from plimsoll.gateway.dialects.messages.settings import read_settings, read_tools, wants_thinking
 from plimsoll.gateway.dialects.size_limits import MAX_MESSAGES, check_count

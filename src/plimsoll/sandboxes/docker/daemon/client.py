@@ -6,6 +6,7 @@ session directly, for typed responses and time limits.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from typing import Self, TypeVar
 import aiodocker
 import aiohttp
 import msgspec
+from aiodocker.ssh import SSHConnector
 from aiodocker.stream import Stream
 from yarl import URL
 
@@ -31,7 +33,7 @@ from plimsoll.sandboxes.docker.daemon.errors import (
 )
 from plimsoll.sandboxes.docker.daemon.responses import DaemonVersion
 
-__all__ = ["CALL_SECONDS", "AttachStream", "Body", "Client", "Params", "Progress"]
+__all__ = ["CALL_SECONDS", "AttachStream", "Body", "Client", "Params", "Progress", "SshConnector"]
 
 CONNECT_SECONDS = 10.0
 """Time limit in seconds for a connection and the first response."""
@@ -295,8 +297,6 @@ def _connector(endpoint: Endpoint) -> tuple[str, aiohttp.BaseConnector]:
         path = url.removeprefix("unix://")
         return "unix://localhost", aiohttp.UnixConnector(path, limit=0)
     if url.startswith("ssh://"):
-        from plimsoll.sandboxes.docker.daemon.ssh import SshConnector
-
         try:
             return "unix://localhost", SshConnector(url)
         except aiodocker.DockerError as error:
@@ -305,3 +305,20 @@ def _connector(endpoint: Endpoint) -> tuple[str, aiohttp.BaseConnector]:
         return url.replace("tcp://", "http://", 1), aiohttp.TCPConnector(limit=0)
     tls = endpoint.certificates.ssl_context()
     return url.replace("tcp://", "https://", 1), aiohttp.TCPConnector(limit=0, ssl=tls)
+
+
+class _UnlimitedConnector(aiohttp.UnixConnector):
+    """A base for aiodocker's connector, which otherwise has aiohttp's default limit."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, limit=0)
+
+
+class SshConnector(SSHConnector, _UnlimitedConnector):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """An ssh connector without a connection limit; each connection is a session of one ssh."""
+
+
+# This failure is also raised, so its log line is dropped. Failed sessions are only logged.
+logging.getLogger("aiodocker.ssh").addFilter(
+    lambda record: not str(record.msg).startswith("Failed to establish")
+)

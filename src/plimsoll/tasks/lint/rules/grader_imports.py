@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 
 from plimsoll.tasks.fetches.fetch import Kind
+from plimsoll.tasks.grader.grader import python_module
 from plimsoll.tasks.grader.python_file import PythonFile
-from plimsoll.tasks.grader.test_runners import python_module
 from plimsoll.tasks.lint.image_contents import IMPORT_NAMES, package_name
 from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
 from plimsoll.tasks.lint.rule import Rule, Severity, Violation

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from plimsoll.tasks.grader.grader import ScriptFile
-from plimsoll.tasks.grader.test_runners import python_module
+from plimsoll.tasks.grader.grader import ScriptFile, python_module
 from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
 from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.shell.parser import parse_script

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from plimsoll.tasks.fetches.scanner import script_env
-from plimsoll.tasks.grader.test_runners import CHECKS, HOUSEKEEPING, is_runner, runner_name
+from plimsoll.tasks.grader.grader import CHECKS, HOUSEKEEPING, is_runner, runner_name
 from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
 from plimsoll.tasks.lint.rule import Rule, Severity, Violation
 from plimsoll.tasks.lint.simulation.simulator import AssumedResult, RewardWrite, Simulator

@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from plimsoll.tasks.grader.grader import TEST_MODULE, Grader
-from plimsoll.tasks.grader.test_runners import (
+from plimsoll.tasks.grader.grader import (
     CHECKS,
     HOUSEKEEPING,
     NO_COMPENSATION,
+    TEST_MODULE,
+    Grader,
     is_runner,
     python_module,
 )

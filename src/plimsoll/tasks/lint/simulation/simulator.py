@@ -8,8 +8,7 @@ determines the reward that a script writes when a fetch or a test runner fails, 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from plimsoll.tasks.grader.grader import Grader
-from plimsoll.tasks.grader.test_runners import is_runner
+from plimsoll.tasks.grader.grader import Grader, is_runner
 from plimsoll.tasks.lint.simulation.conditions import evaluate
 from plimsoll.tasks.lint.simulation.effects import (
     Programs,

@@ -21,8 +21,7 @@ from torch import Tensor
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.versions import Version
 from plimsoll.training.models import is_out_of_memory
-from plimsoll.training.policies.local.decoding_batch import DecodingBatch
-from plimsoll.training.policies.local.rows import Row, Tokens
+from plimsoll.training.policies.local.decoding_batch import DecodingBatch, Row, Tokens
 from plimsoll.training.policies.local.sampling import row_seed
 
 __all__ = ["Generator"]

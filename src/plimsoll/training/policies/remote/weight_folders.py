@@ -16,7 +16,7 @@ import msgspec
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.runs.directory import RunDirectory, write_whole
+from plimsoll.runs.files.directory import RunDirectory, write_whole
 from plimsoll.training.models import copy_rest
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.policies.remote.protocol import Target

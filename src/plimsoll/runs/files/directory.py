@@ -52,8 +52,8 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import short_id
 from plimsoll.ledger.journal.location import FILE, POINTER, Location
-from plimsoll.runs.json_lines import LineWriter, writing
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.json_lines import LineWriter, writing
+from plimsoll.runs.files.results import Row
 from plimsoll.trials.record import folder_names
 from plimsoll.workers.worker.trajectory_store import BLOBS, TRAJECTORIES
 

@@ -16,7 +16,7 @@ from plimsoll.ledger.books.group import Group, split_ticket
 from plimsoll.ledger.events import Admitted, Finished, GroupVoided, Voided
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs.results import Row
+from plimsoll.runs.files.results import Row
 from plimsoll.runs.rollout_buffer import attempt_of
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Void

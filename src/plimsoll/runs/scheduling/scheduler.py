@@ -28,15 +28,15 @@ from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.rules.batching import Batch as ChosenBatch
 from plimsoll.runs.batches import Batch
+from plimsoll.runs.breaker.breaker import UNINFORMATIVE_CAUSES, BreakerMonitor, Canary
 from plimsoll.runs.breaker.canaries import CANARY_AGENT
-from plimsoll.runs.breaker.monitor import UNINFORMATIVE_CAUSES, BreakerMonitor, Canary
-from plimsoll.runs.directory import RunDirectory, next_use
+from plimsoll.runs.files.directory import RunDirectory, next_use
+from plimsoll.runs.files.results import Row, first_error, row_of, voided
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.prospects import Prospects
-from plimsoll.runs.results import Row, first_error, row_of, voided
 from plimsoll.runs.rollout_buffer import RolloutBuffer, training_order
-from plimsoll.runs.straggler_clock import StragglerClock
-from plimsoll.runs.trial_set import TrialSet, TrialSets
+from plimsoll.runs.scheduling.straggler_clock import StragglerClock
+from plimsoll.runs.scheduling.trial_set import TrialSet, TrialSets
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.trajectories.trajectory_file import has_answers
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.results import Diagnosis
+from plimsoll.runs.files.results import Diagnosis
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.workers.controller.roster import WorkerStatus
 

@@ -1,0 +1,1 @@
+"""Scheduling: which ticket runs next, on which worker, and when a group is a straggler."""
