@@ -1,4 +1,4 @@
-"""Access to the policy: the address, key and model name that an agent is given, and the check of keys."""
+"""Access to the policy: the address, key and model name of an agent, and the check of keys."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Routes: a path below a session's address leads to an action and a dialect, or to the list of models."""
+"""Routes: maps a path below a session's address to an action and a dialect; the list of models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The breaker and its monitor: each finished trial goes to every watch, and the first trip counts."""
+"""The breaker: each finished trial goes to every watch, and the first trip counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The images of one daemon: built from a Dockerfile, pulled, found by name, and removed when unused."""
+"""The images of one daemon: built, pulled or found by name, and removed when unused."""
 
 import asyncio
 import time
