@@ -14,7 +14,7 @@ from plimsoll.trials.verdicts import Cause
 
 
 @pytest.mark.parametrize("spoke", [False, True])
-async def test_a_rollout_whose_worker_dies_is_sampled_anew_if_the_policy_has_answered_it(
+async def test_a_rollout_lost_after_an_answer_is_sampled_with_other_seeds(
     tmp_path: Path, spoke: bool
 ):
     command = "sleep 2; touch /app/done" if spoke else "touch /app/done"

@@ -23,7 +23,7 @@ def test_a_canary_below_its_maximum_trips():
     assert trip.notes == ("12 trials since the last good canary are void",)
 
 
-def test_a_void_canary_trips_and_says_why():
+def test_a_void_canary_trips_with_its_reason():
     trip = CanaryFailed().canary(VOID)
     assert trip is not None
     assert "void: sandbox: no space left" in trip.said
@@ -34,7 +34,7 @@ def test_good_canaries_never_trip():
     assert all(watch.canary(GOOD) is None for _ in range(1000))
 
 
-def test_what_a_failed_canary_makes_void_is_of_the_sandbox_where_the_canary_is():
+def test_trials_voided_by_a_canary_take_its_sandbox_cause():
     assert (VOID.cause, LOW.cause) == (Cause.SANDBOX, Cause.GRADER)
     assert CanaryResult(void(Cause.TASK), 1.0).cause is Cause.GRADER
 
@@ -51,7 +51,7 @@ def test_tasks_that_fell_to_0_are_named_when_a_canary_fails():
     assert trip.example == graded(0.0, "a")
 
 
-def test_a_fall_alone_and_a_failed_canary_alone_are_no_fall():
+def test_neither_a_fall_nor_a_failed_canary_alone_trips():
     watch = FallenTasks()
     for reward in (1.0, 0.0, 0.0, 0.0, 0.0):
         watch.trial(graded(reward, "a"))
@@ -60,7 +60,7 @@ def test_a_fall_alone_and_a_failed_canary_alone_are_no_fall():
     assert watch.canary(LOW) is None
 
 
-def test_void_trials_are_no_zeros():
+def test_void_trials_do_not_count_as_zeros():
     watch = FallenTasks()
     watch.trial(graded(1.0, "a"))
     for _ in range(10):
@@ -68,7 +68,7 @@ def test_void_trials_are_no_zeros():
     assert watch.canary(LOW) is None
 
 
-def test_a_task_that_is_solved_now_and_then_has_not_fallen():
+def test_a_task_with_occasional_successes_has_not_fallen():
     rng = random.Random(2)
     watch = FallenTasks()
     for _ in range(300):
@@ -78,7 +78,7 @@ def test_a_task_that_is_solved_now_and_then_has_not_fallen():
     assert watch.canary(LOW) is None
 
 
-def test_where_both_trip_the_fallen_tasks_say_more():
+def test_fallen_tasks_take_precedence_over_the_failed_canary():
     breaker = Breaker(Policy())
     for reward in (1.0, 0.0, 0.0, 0.0):
         breaker.trial(graded(reward, "a"))

@@ -102,7 +102,7 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
         yield Worker(place, folder)
 
 
-async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
+async def test_announced_orders_get_prewarmed_sandboxes(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh") as at_work:
@@ -113,7 +113,7 @@ async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
     assert not world.alive
 
 
-async def test_orders_that_were_not_said_to_come_find_none(world: FaultyBackend, tmp_path: Path):
+async def test_unannounced_orders_get_no_prewarmed_sandbox(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         for _ in range(3):
             await at_work.run("a")
@@ -129,7 +129,7 @@ async def test_under_reset_orders_of_one_task_share_sandboxes(world: FaultyBacke
     assert not world.alive
 
 
-async def test_what_is_taken_by_an_order_is_not_expected_once_more(
+async def test_a_taken_sandbox_is_not_prewarmed_again(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
@@ -144,7 +144,7 @@ async def test_what_is_taken_by_an_order_is_not_expected_once_more(
         assert (at_work.stats.hits, len(world.started)) == (2, 3)
 
 
-async def test_sandboxes_for_orders_that_never_come_are_closed(
+async def test_prewarmed_sandboxes_of_withdrawn_orders_are_closed(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
@@ -156,7 +156,7 @@ async def test_sandboxes_for_orders_that_never_come_are_closed(
 
 
 @pytest.mark.parametrize("reuse", ["fresh", "reset"])
-async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
+async def test_a_new_forecast_closes_sandboxes_of_earlier_tasks(
     world: FaultyBackend, tmp_path: Path, reuse: str
 ):
     async with worker(tmp_path, reuse, concurrency=2) as at_work:
@@ -169,7 +169,7 @@ async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
         assert world.started[-1].env["NAME"] == "b"
 
 
-async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
+async def test_an_order_that_ends_without_a_lease_leaves_no_prewarmed_sandbox(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh") as at_work:
@@ -183,7 +183,7 @@ async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
         await until(lambda: not world.alive)
 
 
-async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: FaultyBackend, tmp_path: Path):
+async def test_closing_the_environment_closes_prewarmed_sandboxes(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh", concurrency=3) as at_work:
         await at_work.run("a")
         world.start_delay = 0.2
@@ -192,7 +192,7 @@ async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: FaultyBackend
     assert not world.alive
 
 
-async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(
+async def test_an_unreadable_task_fails_only_its_own_trial(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh") as at_work:
@@ -203,7 +203,7 @@ async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(
             await at_work.run("gone")
 
 
-async def test_sandboxes_that_wait_are_counted_among_those_alive(
+async def test_prewarmed_sandboxes_count_as_alive(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
@@ -212,7 +212,7 @@ async def test_sandboxes_that_wait_are_counted_among_those_alive(
         await until(lambda: at_work.place.counts()["sandboxes"] == 2)
 
 
-async def test_warnings_of_sandboxes_are_news_once(
+async def test_each_sandbox_warning_is_reported_once(
     world: FaultyBackend, tmp_path: Path, backend: Backend
 ):
     async with worker(tmp_path, "fresh") as at_work:
