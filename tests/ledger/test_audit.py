@@ -46,7 +46,7 @@ def test_the_audit_accepts_prompts_skipped_after_their_task_was_excluded():
     assert run.store.auditor.against(run.books) == [f"prompts {lost} are lost"]
 
 
-def test_the_audit_finds_a_skipped_prompt_of_an_included_task():
+def test_a_skipped_prompt_of_an_included_task_does_not_fit():
     run = with_a_task_out()
     at = run.books.next_prompt
     assert not run.books.apply(Skipped(prompt=at, task="task-x"))

@@ -289,9 +289,7 @@ async def _two_steps(folder: Path) -> Ledger:
 
 
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.6])
-async def test_a_ledger_without_its_last_events_is_rejected_unchanged(
-    tmp_path: Path, left: float
-):
+async def test_a_ledger_without_its_last_events_is_rejected_unchanged(tmp_path: Path, left: float):
     opened = await _two_steps(tmp_path / "run")
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -207,7 +207,7 @@ def test_tokens_of_an_abandoned_version_are_never_trained_on():
     assert run.is_sound()
 
 
-def test_a_rollout_resumed_with_an_abandoned_version_is_not_trained_on():
+def test_a_rollout_with_a_token_of_an_abandoned_version_is_not_trained_on():
     run = Hand(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()

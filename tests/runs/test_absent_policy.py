@@ -42,9 +42,7 @@ async def replace_worker(rollouts: Rollouts) -> None:
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs", "paused"])
-async def test_a_worker_starts_without_a_policy_and_the_run_continues(
-    tmp_path: Path, how: str
-):
+async def test_a_worker_starts_without_a_policy_and_the_run_continues(tmp_path: Path, how: str):
     async with PausingPolicy() as policy:
         config = asking_config(tmp_path, policy)
         async with Rollouts(config, out=tmp_path / "run") as rollouts:

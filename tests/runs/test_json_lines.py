@@ -34,9 +34,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.3
 
 
-async def test_lines_of_many_callers_keep_their_order_and_share_writes(
-    tmp_path: Path, slow: float
-):
+async def test_lines_of_many_callers_keep_their_order_and_share_writes(tmp_path: Path, slow: float):
     writer, file, other = LineWriter(), tmp_path / "lines", tmp_path / "other"
     began = time.monotonic()
     await asyncio.gather(

@@ -47,19 +47,19 @@ def test_workers_get_the_current_servers_and_the_stored_config_does_not(
         write('[training]\npolicy = "torch"'), ServedPolicy(URLS, "of the server", "m")
     )
     spec = worker_spec(plan, directory)
-    told = msgspec.json.decode(spec.options.config)["policy"]
-    assert (tuple(told["urls"]), told["model"]) == (URLS, "m")
+    received = msgspec.json.decode(spec.options.config)["policy"]
+    assert (tuple(received["urls"]), received["model"]) == (URLS, "m")
     assert spec.environment[KEY_VARIABLE] == "of the server"
     assert plan.policy is not None
     assert plan.policy.urls == URLS
     assert URLS[0] not in dump_config(plan.config)
 
 
-def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> PolicySpec:
+def policy_of_workers(write: Write, directory: RunDirectory, tables: str) -> PolicySpec:
     """The policy that workers derive from their spec, for a config with these tables."""
     plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
-    told = msgspec.json.decode(worker_spec(plan, directory).options.config)
-    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
+    received = msgspec.json.decode(worker_spec(plan, directory).options.config)
+    policy = policy_for(make_agent("shell"), Config.model_validate(received).policy, (), None, None)
     assert policy is not None
     return policy
 
@@ -78,7 +78,7 @@ def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> Polic
 def test_a_training_run_sets_the_sampling_of_answers(
     write: Write, directory: RunDirectory, tables: str, seed: object
 ):
-    assert told_to_workers(write, directory, tables).seed == seed
+    assert policy_of_workers(write, directory, tables).seed == seed
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_training_run_sets_the_sampling_of_answers(
 def test_a_training_run_samples_from_the_unmodified_model_by_default(
     write: Write, directory: RunDirectory, tables: str, is_plain: bool
 ):
-    assert told_to_workers(write, directory, tables).plain is is_plain
+    assert policy_of_workers(write, directory, tables).plain is is_plain
 
 
 @pytest.mark.parametrize(
@@ -131,18 +131,16 @@ def test_workers_locate_sandboxes_as_the_run_does(
     assert "PLIMSOLL_HOME" not in worker_spec(Plan.make(write(policy)), directory).environment
 
 
-def test_a_resumed_run_finds_its_own_part_of_a_shared_storage(
-    write: Write, tmp_path: Path
-):
+def test_a_resumed_run_finds_its_own_part_of_a_shared_storage(write: Write, tmp_path: Path):
     tables = f'[policy]\nurls = ["{URLS[0]}"]\n[storage]\ntrajectories = "{tmp_path}/far"'
     plan = Plan.make(write(tables))
     runs = [RunDirectory.create(tmp_path / name, now=datetime.now()) for name in ("a/n", "b/n")]
-    told = [
+    received = [
         worker_spec(plan, directory).options.stored_as
         for directory in (*runs, RunDirectory(runs[0].path))
     ]
-    assert told[0].startswith("n-")
-    assert told[0] == told[2] != told[1]
+    assert received[0].startswith("n-")
+    assert received[0] == received[2] != received[1]
 
 
 def test_unwritable_storage_is_rejected(write: Write):
@@ -260,7 +258,9 @@ def test_more_rollouts_than_memory_can_hold_are_rejected(
         Plan.make(write(tables, agent="oracle", **run))
 
 
-def test_a_config_without_an_end_is_rejected_with_both_remedies(make_tasks: MakeTasks, tmp_path: Path):
+def test_a_config_without_an_end_is_rejected_with_both_remedies(
+    make_tasks: MakeTasks, tmp_path: Path
+):
     make_tasks("a")
     (tmp_path / "run.toml").write_text('[run]\ntasks = "tasks"\n')
     with pytest.raises(UsageError, match=r"\[run\] steps or epochs"):

@@ -87,9 +87,7 @@ async def test_prompts_come_in_order_and_at_most_one_per_slot(
         assert run.coming(places=100)[: 2 * len(admitted)] == run.prompts(*admitted)
 
 
-async def test_prospects_respect_the_cap_on_running_trials(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_prospects_respect_the_cap_on_running_trials(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40, max_running=4)
     async with books(config, tmp_path / "run") as run:
         assert len(run.coming(places=100)) == 4
@@ -112,9 +110,7 @@ async def test_there_are_no_prospects_after_the_last_step_or_epoch(
         assert run.coming() == run.prompts(0, 1)
 
 
-async def test_a_stopped_run_has_no_training_prospects(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_stopped_run_has_no_training_prospects(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", steps=4, heldout=("coin-z",), attempts=3)
     async with books(config, tmp_path / "run") as run:
         assert run.coming(trains=False) == []

@@ -89,9 +89,7 @@ async def test_a_batch_must_be_committed_before_the_next_and_only_once(
             await rollouts.commit(batch)
 
 
-async def test_trials_of_a_dead_worker_are_retried(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_trials_of_a_dead_worker_are_retried(make_config: MakeConfig, tmp_path: Path):
     config = make_config("lost-a", "coin-b", steps=3)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         batches = await all_batches(rollouts)
@@ -127,9 +125,7 @@ async def test_a_run_whose_trials_are_all_void_is_stopped_by_the_breaker(
     assert summary.breaker.look is not None
 
 
-async def test_trials_of_an_abandoned_group_are_cancelled(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_trials_of_an_abandoned_group_are_cancelled(make_config: MakeConfig, tmp_path: Path):
     config = make_config("half-a", steps=1, requeues=1, group_policy="void")
     async with asyncio.timeout(120), Rollouts(config, out=tmp_path / "run") as rollouts:
         assert await all_batches(rollouts) == []
@@ -138,7 +134,9 @@ async def test_trials_of_an_abandoned_group_are_cancelled(
     proven(tmp_path / "run")
 
 
-async def test_a_run_ends_with_the_reason_when_every_task_is_excluded(make_config: MakeConfig, tmp_path: Path):
+async def test_a_run_ends_with_the_reason_when_every_task_is_excluded(
+    make_config: MakeConfig, tmp_path: Path
+):
     config = make_config("void-a", steps=3, requeues=0)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         assert await all_batches(rollouts) == []
@@ -242,7 +240,9 @@ async def test_a_run_has_one_controller_at_a_time(make_config: MakeConfig, tmp_p
         rollouts.stop()
 
 
-async def test_a_rejected_second_controller_changes_nothing(make_config: MakeConfig, tmp_path: Path):
+async def test_a_rejected_second_controller_changes_nothing(
+    make_config: MakeConfig, tmp_path: Path
+):
     run = tmp_path / "run"
     async with Rollouts(make_config("waits-a", steps=2), out=run) as rollouts:
         with (run / "results.jsonl").open("a") as file:
@@ -423,9 +423,7 @@ async def test_a_slow_group_delays_the_others_by_at_most_its_slack(
     proven(run)
 
 
-async def test_finished_groups_leave_no_memory(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_finished_groups_leave_no_memory(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=10)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         await all_batches(rollouts)

@@ -31,9 +31,7 @@ from plimsoll.workers.messages import Order, Result
 WHY = "its trajectory is gone"
 
 
-async def test_a_rejected_batch_cannot_be_committed(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_rejected_batch_cannot_be_committed(make_config: MakeConfig, tmp_path: Path):
     published: list[Version] = []
 
     async def publish(version: Version) -> None:
@@ -273,9 +271,7 @@ def test_a_graded_rollout_without_a_row_is_never_in_a_batch(directory: RunDirect
         RolloutBuffer(directory).batch([group], Books())
 
 
-async def test_a_missing_task_of_undone_steps_is_an_error(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_missing_task_of_undone_steps_is_an_error(make_config: MakeConfig, tmp_path: Path):
     one_by_one = {"batch_groups": 1, "depth": 0, "max_staleness": 0}
     config, run = make_config("coin-a", "coin-b", "coin-c", steps=3, **one_by_one), tmp_path / "run"
     async with Rollouts(config, out=run) as rollouts:
@@ -295,9 +291,7 @@ async def test_a_missing_task_of_undone_steps_is_an_error(
     proven(run)
 
 
-async def test_a_truncated_ledger_is_not_resumed(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_truncated_ledger_is_not_resumed(make_config: MakeConfig, tmp_path: Path):
     config, run = make_config("coin-a", "coin-b", steps=4), tmp_path / "run"
     async with Rollouts(config, out=run, trains=False) as rollouts:
         async for batch in rollouts.batches():

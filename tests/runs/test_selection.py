@@ -36,7 +36,9 @@ def test_skip_invalid_runs_the_others_and_still_names_the_invalid_task(
     assert len(selection.problems) == 1
 
 
-def test_a_set_without_a_valid_task_is_rejected_despite_skip_invalid(make_tasks: MakeTasks, tmp_path: Path):
+def test_a_set_without_a_valid_task_is_rejected_despite_skip_invalid(
+    make_tasks: MakeTasks, tmp_path: Path
+):
     make_tasks("bad")
     break_task(tmp_path / "tasks/bad")
     with pytest.raises(UsageError, match="no task is valid"):

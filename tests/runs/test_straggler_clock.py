@@ -37,9 +37,7 @@ async def test_a_hung_rollout_is_resumed_then_requeued_then_its_task_is_excluded
     proven(tmp_path / "run")
 
 
-async def test_a_straggler_of_the_last_batch_is_replaced(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_straggler_of_the_last_batch_is_replaced(make_config: MakeConfig, tmp_path: Path):
     config = one_that_hangs(make_config, steps=2, max_staleness=2)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         batches = await all_batches(rollouts)
@@ -49,9 +47,7 @@ async def test_a_straggler_of_the_last_batch_is_replaced(
     proven(tmp_path / "run")
 
 
-async def test_a_policy_pause_does_not_use_up_slack(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_policy_pause_does_not_use_up_slack(make_config: MakeConfig, tmp_path: Path):
     config = one_that_hangs(make_config, steps=30, max_staleness=1)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         training = asyncio.create_task(all_batches(rollouts))

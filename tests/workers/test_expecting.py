@@ -17,7 +17,7 @@ from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.messages import Drain, Expect, Kind, News
+from plimsoll.workers.messages import Drain, Expect, Kind, SandboxReport
 
 A = Kind("a")
 
@@ -97,11 +97,13 @@ async def test_a_worker_ended_by_a_signal_prewarms_nothing(tmp_path: Path):
         await hand.ended(30)
 
 
-async def test_news_are_sent_while_tickets_run_and_after_the_environment_is_closed(tmp_path: Path):
+async def test_reports_are_sent_while_tickets_run_and_after_the_environment_is_closed(
+    tmp_path: Path,
+):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t1", "until go")
         (tmp_path / "news").write_text("no limit on storage")
-        assert (await hand.hear(News)).warnings == ("no limit on storage",)
+        assert (await hand.hear(SandboxReport)).warnings == ("no limit on storage",)
         hand.tell(Drain(0))
-        assert (await hand.hear(News)).warnings == ("its place was left",)
+        assert (await hand.hear(SandboxReport)).warnings == ("its place was left",)
         await hand.ended(30)

@@ -1,4 +1,4 @@
-"""verl's servers as an engine behind a Chat Completions server: tokens in, tokens out; verl's versions."""
+"""verl's servers as an engine behind a Chat Completions server: tokens in, tokens out."""
 
 import asyncio
 import hashlib

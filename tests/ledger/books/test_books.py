@@ -298,7 +298,7 @@ def test_a_retried_ticket_makes_its_group_younger():
     assert run.books.groups["0-0"].head.number == 2
 
 
-def test_cancelled_rollouts_count_in_the_duration_bias():
+def test_abandoned_rollouts_count_in_the_duration_bias():
     run = Hand(batch_groups=1, depth=1, max_staleness=1, group_policy="min_graded", requeues=9)
     run.admit()
     run.start_all()

@@ -45,9 +45,9 @@ def test_a_retry_has_other_seeds(cause: Cause):
 def test_a_retry_of_a_rollout_lost_before_an_answer_has_the_same_seeds():
     run = begun()
     before = seed(run)
-    run.accounts.void("0-0/0.0", LOST, spoke=False)
+    run.accounts.void("0-0/0.0", LOST, has_answered=False)
     assert seed(run) == before
-    run.accounts.void("0-0/0.1", LOST, spoke=True)
+    run.accounts.void("0-0/0.1", LOST, has_answered=True)
     assert seed(run) != before
     check_kept(run)
 

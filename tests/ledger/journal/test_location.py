@@ -78,7 +78,7 @@ def test_the_file_system_of_a_missing_folder_is_found():
 
 def test_the_ledger_is_in_a_run_directory_on_a_local_disk(run: Path, home: Path):
     made = begun(run, None, home)
-    assert (made.folder, made.said, look(run)) == (run, "", "")
+    assert (made.folder, made.description, look(run)) == (run, "", "")
     assert find(run, None, home) == made
     assert not home.exists()
 
@@ -97,7 +97,7 @@ def test_the_ledger_of_a_run_on_a_network_file_system_is_local_and_can_be_found(
     assert find(run) == find(run, None, home) == made
     assert run_of(made.folder) == run.resolve()
     assert "the run directory is on nfs4" in look(run)
-    assert str(made.folder) in made.said
+    assert str(made.folder) in made.description
     made.discard()
     assert not has_ledger(run)
     assert not made.folder.exists()

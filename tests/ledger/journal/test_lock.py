@@ -124,9 +124,7 @@ async def test_any_process_can_check_the_lock(tmp_path: Path, holder):
     assert is_held(tmp_path / "never.lock") is False
 
 
-def test_checking_the_lock_does_not_block_takers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_checking_the_lock_does_not_block_takers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asking = os.open(tmp_path / "x.lock", os.O_RDONLY | os.O_CREAT)
     fcntl.flock(asking, fcntl.LOCK_SH)
     monkeypatch.setattr(lock.time, "sleep", lambda _: os.close(asking))

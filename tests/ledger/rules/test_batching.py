@@ -35,7 +35,7 @@ def test_too_few_ready_groups_make_no_batch_and_no_group_is_due():
     run.start_all()
     run.finish("3-0/0.0")
     waiting = run.waits()
-    assert (waiting.ready, waiting.wanted, waiting.due) == (1, 2, ())
+    assert (waiting.ready, waiting.needed, waiting.due) == (1, 2, ())
 
 
 def test_a_group_at_its_last_version_is_not_skipped():

@@ -33,7 +33,7 @@ def test_a_single_unvalidated_task_is_rejected(doubtful: Standing):
         decide(STRICT, VALID, VALID, doubtful)
     said = str(caught.value)
     assert said.startswith("nothing was run: 1 of 3 tasks are not validated on the backend local")
-    assert f"  t2: {doubtful.said}" in said
+    assert f"  t2: {doubtful.description}" in said
     assert "plimsoll validate tasks --backend local" in said
     assert ("--skip-quarantined" in said) is (doubtful is BAD)
 

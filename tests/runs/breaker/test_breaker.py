@@ -17,7 +17,7 @@ def test_a_bug_stops_the_run_at_once():
     breaker.trial(void(Cause.BUG, "KeyError: 'x'", "a", 7))
     assert breaker.trip is not None
     assert breaker.trip.rule == "bug"
-    assert breaker.trip.said == "a.7 is void: bug: Plimsoll itself failed (limit 0)"
+    assert breaker.trip.message == "a.7 is void: bug: Plimsoll itself failed (limit 0)"
 
 
 def test_the_other_causes_do_not_stop_it_at_once():

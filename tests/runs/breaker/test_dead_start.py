@@ -20,8 +20,8 @@ def test_infrastructure_failures_stop_the_run_for_any_reasons():
     lost = [void(Cause.SANDBOX, f"{n}/Dockerfile:2 failed", task=f"t{n}") for n in range(15)]
     trip = watched(*lost, void(Cause.POLICY))
     assert trip is not None
-    assert "first 16 trials are all void (limit 15)" in trip.said
-    assert "sandbox 15, policy 1" in trip.said
+    assert "first 16 trials are all void (limit 15)" in trip.message
+    assert "sandbox 15, policy 1" in trip.message
     assert watched(*lost) is None
 
 
@@ -29,7 +29,7 @@ def test_infrastructure_failures_stop_the_run_for_any_reasons():
 def test_one_reason_shared_by_all_stops_the_run(cause: Cause):
     trip = watched(*[void(cause, "no curl", task=f"t{n}") for n in range(20)])
     assert trip is not None
-    assert "all for the same reason" in trip.said
+    assert "all for the same reason" in trip.message
     assert [(one.reason, one.count) for one in trip.voids] == [("no curl", 16)]
     assert trip.example is not None
     assert trip.example.task == "t0"
@@ -60,7 +60,7 @@ def test_a_reason_stops_the_run_once_enough_tasks_share_it():
     assert watched(*rows[:-1], enough_tasks=3) is None
     trip = watched(*rows, enough_tasks=3)
     assert trip is not None
-    assert trip.said.startswith("the first 22 trials are all void (limit 15), all for the same")
+    assert trip.message.startswith("the first 22 trials are all void (limit 15), all for the same")
     assert [one.count for one in trip.voids] == [22]
 
 

@@ -3,11 +3,11 @@
 import pytest
 from rows import void
 
-from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose, remedies
+from plimsoll.runs.breaker.diagnosis import RunContext, diagnose, remedies
 from plimsoll.runs.breaker.watch import Trip, count_voids
 from plimsoll.trials.verdicts import Cause
 
-AROUND = Circumstances(
+CONTEXT = RunContext(
     path="tasks",
     validate="plimsoll validate tasks --backend local",
     again="plimsoll eval tasks",
@@ -23,7 +23,7 @@ CLONE = (
 def test_a_diagnosis_has_evidence_remedies_and_commands():
     rows = [void(reason=CURL)] * 5 + [void(Cause.SANDBOX, CLONE)] * 2
     trip = Trip("void-share", "7 of the last 8", count_voids(rows), rows[0])
-    told = diagnose(trip, AROUND, look="runs/x/trials/t.1")
+    told = diagnose(trip, CONTEXT, look="runs/x/trials/t.1")
     assert (told.rule, told.said, told.look) == (
         "void-share",
         "7 of the last 8",
@@ -41,7 +41,7 @@ def test_a_diagnosis_has_evidence_remedies_and_commands():
 
 def test_rare_reasons_are_counted_and_their_fetches_still_named():
     rows = [void(reason=f"odd {n}") for n in range(5) for _ in range(2)] + [void(reason=CURL)]
-    told = diagnose(Trip("r", "s", count_voids(rows)), AROUND, look=None)
+    told = diagnose(Trip("r", "s", count_voids(rows)), CONTEXT, look=None)
     assert len(told.evidence) == 4
     assert told.evidence[-1] == "5 × void for 3 other reasons"
     assert "`example.invalid`" in told.remedies[0]

@@ -18,7 +18,7 @@ def test_the_third_batch_of_one_reward_trips(reward: float):
     assert watch.batch(batch) is None
     trip = watch.batch(batch)
     assert trip is not None
-    assert f"all 180 rewards of the last 3 batches are {reward:g} (limit 2 batches)" in trip.said
+    assert f"all 180 rewards of the last 3 batches are {reward:g} (limit 2 batches)" in trip.message
 
 
 def test_a_different_reward_resets_the_count():

@@ -39,8 +39,8 @@ def test_groups_that_are_all_flat_trip_after_three_batches():
     trip = first_trip(groups(forever(1.0, 0), 100))
     assert trip is not None
     assert trip.rule == "flat-groups"
-    assert trip.said.startswith("24 of 24 groups in the last 3 batches have no variance")
-    assert "limit 95%" in trip.said
+    assert trip.message.startswith("24 of 24 groups in the last 3 batches have no variance")
+    assert "limit 95%" in trip.message
 
 
 def test_mostly_flat_groups_of_hard_tasks_do_not_trip():

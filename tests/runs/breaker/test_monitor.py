@@ -45,7 +45,7 @@ def test_a_batch_counts_only_trials_that_ended_by_themselves():
     assert (watch.breaker.trip.rule, len(watch.breaker.trip.voids)) == ("void-share", 1)
 
 
-async def test_the_death_of_the_only_worker_does_not_trip_the_breaker(
+async def test_the_loss_of_all_running_trials_does_not_trip_the_breaker(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("lost-a", "lost-b", steps=1, group_size=16)

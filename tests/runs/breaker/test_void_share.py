@@ -16,7 +16,7 @@ def test_a_share_above_the_limit_trips_with_numbers_and_reasons():
     rows = [graded(1.0)] * 31 + [void(reason=CURL)] * 30 + [void(Cause.TASK, "CRLF")] * 3
     trip = VoidShare(0.5).batch(rows)
     assert trip is not None
-    assert trip.said == "33 of the last 64 trials are void (limit 50%)"
+    assert trip.message == "33 of the last 64 trials are void (limit 50%)"
     assert [(one.cause, one.reason, one.count) for one in trip.voids] == [
         ("grader", CURL, 30),
         ("task", "CRLF", 3),

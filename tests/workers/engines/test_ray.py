@@ -203,9 +203,7 @@ async def test_an_unplaceable_worker_is_reported(shared_cluster: Any):
         await until(lambda: "no node of the cluster is that large now" in supervisor.waiting, 60)
 
 
-async def test_auto_finds_the_running_cluster(
-    shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
-):
+async def test_auto_finds_the_running_cluster(shared_cluster: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RAY_ADDRESS", shared_cluster.address)
     engine = RayEngine(RayOptions(address="auto"))
     async with Supervisor(engine, spec(), number=1) as supervisor:

@@ -61,8 +61,8 @@ class Worker:
             )
         )
         assert isinstance(result.verdict, Graded), result
-        if (news := self.place.news()) is not None:
-            self.meter.add(news.sandboxes)
+        if (report := self.place.take_report()) is not None:
+            self.meter.add(report.sandboxes)
 
     @property
     def stats(self) -> PoolStats:
@@ -102,9 +102,7 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
         yield Worker(place, folder)
 
 
-async def test_announced_orders_get_prewarmed_sandboxes(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_announced_orders_get_prewarmed_sandboxes(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.series("a", 6)
         assert at_work.stats.hits + at_work.stats.cold_starts == 6
@@ -129,9 +127,7 @@ async def test_under_reset_orders_of_one_task_share_sandboxes(world: FaultyBacke
     assert not world.alive
 
 
-async def test_a_taken_sandbox_is_not_prewarmed_again(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_a_taken_sandbox_is_not_prewarmed_again(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
@@ -183,7 +179,9 @@ async def test_an_order_that_ends_without_a_lease_leaves_no_prewarmed_sandbox(
         await until(lambda: not world.alive)
 
 
-async def test_closing_the_environment_closes_prewarmed_sandboxes(world: FaultyBackend, tmp_path: Path):
+async def test_closing_the_environment_closes_prewarmed_sandboxes(
+    world: FaultyBackend, tmp_path: Path
+):
     async with worker(tmp_path, "fresh", concurrency=3) as at_work:
         await at_work.run("a")
         world.start_delay = 0.2
@@ -192,9 +190,7 @@ async def test_closing_the_environment_closes_prewarmed_sandboxes(world: FaultyB
     assert not world.alive
 
 
-async def test_an_unreadable_task_fails_only_its_own_trial(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_an_unreadable_task_fails_only_its_own_trial(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.run("a")
         at_work.expect(gone=1, a=1)
@@ -203,9 +199,7 @@ async def test_an_unreadable_task_fails_only_its_own_trial(
             await at_work.run("gone")
 
 
-async def test_prewarmed_sandboxes_count_as_alive(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_prewarmed_sandboxes_count_as_alive(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
@@ -216,8 +210,8 @@ async def test_each_sandbox_warning_is_reported_once(
     world: FaultyBackend, tmp_path: Path, backend: Backend
 ):
     async with worker(tmp_path, "fresh") as at_work:
-        at_work.place.news()
+        at_work.place.take_report()
         backend.warn("no limit on storage")  # type: ignore[attr-defined]
-        news = at_work.place.news()
-        assert news is not None and news.warnings == ("no limit on storage",)
-        assert at_work.place.news() is None
+        report = at_work.place.take_report()
+        assert report is not None and report.warnings == ("no limit on storage",)
+        assert at_work.place.take_report() is None

@@ -185,14 +185,16 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
         ("marking_environment:nothing", "no stand-in marking_environment:nothing"),
     ],
 )
-async def test_a_worker_that_fails_to_start_reports_the_reason_and_ends(tmp_path: Path, maker: str, words: str):
+async def test_a_worker_that_fails_to_start_reports_the_reason_and_ends(
+    tmp_path: Path, maker: str, words: str
+):
     async with begun(maker) as hand:
         hand.tell(Begin(marking_spec(tmp_path)))
-        assert words in (await hand.hear(Failed)).words
+        assert words in (await hand.hear(Failed)).reason
         async with asyncio.timeout(60):
             exit = await hand.placed.ended()
         assert exit.how == "exit 1"
-        assert words in exit.words
+        assert words in exit.output
 
 
 async def test_the_secret_key_of_a_worker_is_not_readable(tmp_path: Path):
