@@ -28,9 +28,9 @@ from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Kind,
-    News,
     Order,
     Result,
+    SandboxReport,
 )
 from workers_agent import play
 
@@ -111,7 +111,7 @@ class BenchEnvironment:
     def expect(self, kinds: Sequence[Kind]) -> None:
         pass
 
-    def news(self) -> News | None:
+    def take_report(self) -> SandboxReport | None:
         return None
 
     def counts(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ def with_a_task_out() -> Hand:
     return run
 
 
-def test_a_lost_prompt_is_seen_where_another_task_is_out():
+def test_the_audit_finds_a_lost_prompt_beside_an_excluded_task():
     run = with_a_task_out()
     run.accounts.distrust(["2-0/0.0"], Void(Cause.SANDBOX, "a canary failed"))
     assert run.store.auditor.against(run.books) == []
@@ -26,7 +26,7 @@ def test_a_lost_prompt_is_seen_where_another_task_is_out():
     assert run.store.auditor.against(run.books) == ["prompts 2 are lost"]
 
 
-def test_two_tickets_that_were_graded_by_one_trial_are_seen():
+def test_the_audit_finds_two_tickets_graded_by_one_trial():
     auditor = Auditor()
     for ticket in ("0-0/0.0", "0-0/1.0"):
         auditor.take(
@@ -35,7 +35,7 @@ def test_two_tickets_that_were_graded_by_one_trial_are_seen():
     assert auditor.broken == ["0-0/0.0 and 0-0/1.0 were graded by one trial"]
 
 
-def test_prompts_of_a_task_that_is_out_are_excused_where_their_turn_came_after_that():
+def test_the_audit_accepts_prompts_skipped_after_their_task_was_excluded():
     run = with_a_task_out()
     while run.books.tally.quarantined < 3:
         run.step()
@@ -46,7 +46,7 @@ def test_prompts_of_a_task_that_is_out_are_excused_where_their_turn_came_after_t
     assert run.store.auditor.against(run.books) == [f"prompts {lost} are lost"]
 
 
-def test_no_prompt_is_skipped_whose_task_is_not_out():
+def test_a_skipped_prompt_of_an_included_task_does_not_fit():
     run = with_a_task_out()
     at = run.books.next_prompt
     assert not run.books.apply(Skipped(prompt=at, task="task-x"))

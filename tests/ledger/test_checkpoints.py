@@ -39,7 +39,7 @@ def books_at(version: Version) -> Books:
     return books
 
 
-def test_a_checkpoint_says_what_it_holds_and_where_it_stands(tmp_path: Path):
+def test_a_manifest_has_the_files_and_the_ledger_position(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path / "made")
     made = checkpoints.write(at(3), 42, save("x"), Lineages(), {"rng": "abc", "epoch": 2})
     assert checkpoints.all() == [made]
@@ -59,7 +59,7 @@ def test_a_changed_or_missing_file_is_found(tmp_path: Path):
     assert checkpoints.all() == []
 
 
-def test_at_least_two_are_kept(tmp_path: Path):
+def test_at_least_two_checkpoints_must_be_kept(tmp_path: Path):
     with pytest.raises(LedgerError, match="at least 2 must be"):
         Checkpoints(tmp_path, keep=1)
     checkpoints = Checkpoints(tmp_path)
@@ -73,7 +73,7 @@ def test_at_least_two_are_kept(tmp_path: Path):
     assert [made.version.number for made in three.all()] == [6, 7, 8]
 
 
-def test_checkpoints_that_were_left_behind_do_not_count_as_kept(tmp_path: Path):
+def test_checkpoints_of_abandoned_lineages_do_not_count(tmp_path: Path):
     """Version 3 was unreadable, and the run continued from 2: both of the new lineage stay."""
     checkpoints = Checkpoints(tmp_path)
     for number in (1, 2, 3):
@@ -84,7 +84,7 @@ def test_checkpoints_that_were_left_behind_do_not_count_as_kept(tmp_path: Path):
     assert [made.version for made in checkpoints.all()] == [at(2), at(3, lineage=1)]
 
 
-def test_the_latest_is_one_that_the_run_can_go_on_from(tmp_path: Path):
+def test_the_latest_checkpoint_fits_the_books(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path, keep=9)
     for number in (1, 2, 3):
         write(checkpoints, number)
@@ -98,7 +98,7 @@ def test_the_latest_is_one_that_the_run_can_go_on_from(tmp_path: Path):
 
 
 @pytest.mark.parametrize("left", ["folder", "part", "torn", "misnamed", "no files"])
-def test_a_half_written_one_is_never_chosen(tmp_path: Path, left: str):
+def test_an_incomplete_checkpoint_is_never_chosen(tmp_path: Path, left: str):
     checkpoints = Checkpoints(tmp_path)
     whole = write(checkpoints, 1)
     made = write(checkpoints, 2)
@@ -120,7 +120,7 @@ def test_a_half_written_one_is_never_chosen(tmp_path: Path, left: str):
     assert checkpoints.verify(again) == []
 
 
-def test_a_disk_that_is_full_leaves_the_last_one(tmp_path: Path):
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
     whole = write(checkpoints, 1)
 
@@ -164,7 +164,7 @@ armed = False
 """
 
 
-def test_killed_at_every_step_of_a_write_leaves_two_that_are_whole(tmp_path: Path):
+def test_a_kill_at_any_point_of_a_write_leaves_two_complete_checkpoints(tmp_path: Path):
     """Killed once at each system call that opens, renames or removes a file."""
     seen: set[int] = set()
     for step in range(200):
@@ -184,7 +184,7 @@ def test_killed_at_every_step_of_a_write_leaves_two_that_are_whole(tmp_path: Pat
     assert step > 10
 
 
-def test_names_of_versions_sort_as_they_were_made(tmp_path: Path):
+def test_checkpoint_names_sort_by_version(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path, keep=9)
     for number in (9, 10, 100):
         write(checkpoints, number)
@@ -192,7 +192,7 @@ def test_names_of_versions_sort_as_they_were_made(tmp_path: Path):
     assert FIRST_VERSION < at(9) < at(9, lineage=1)
 
 
-def test_what_a_crash_left_half_written_goes_with_the_next_one(tmp_path: Path):
+def test_the_next_write_removes_partial_files_of_a_crash(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
     write(checkpoints, 1)
     half = tmp_path / "v0-00000002"
@@ -217,7 +217,7 @@ def _branched(parent: Version) -> Lineages:
     ("version", "is_missing"),
     [(at(4), True), (at(2, 1), False), (at(3, 1), True), (at(0, 2), True), (at(9), False)],
 )
-def test_a_checkpoint_that_the_books_cannot_know_of_says_that_they_are_not_whole(
+def test_a_checkpoint_beyond_the_books_shows_that_events_are_missing(
     tmp_path: Path, version: Version, is_missing: bool
 ):
     checkpoints = Checkpoints(tmp_path)

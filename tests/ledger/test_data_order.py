@@ -25,7 +25,7 @@ def roll_out(run: Hand, order: DataOrder, most: int = 10**6) -> list[str]:
     return tasks
 
 
-def test_every_epoch_has_every_task_once_and_an_order_of_its_own():
+def test_every_epoch_has_every_task_once_in_its_own_order():
     run, order = Hand(), DataOrder(NAMES, seed=3, epochs=3)
     tasks = roll_out(run, order)
     epochs = [tasks[:100], tasks[100:200], tasks[200:]]
@@ -36,7 +36,7 @@ def test_every_epoch_has_every_task_once_and_an_order_of_its_own():
     assert order.next_task(run.books.epoch) is None
 
 
-def test_a_task_that_comes_or_goes_moves_none_of_the_others():
+def test_adding_or_removing_a_task_moves_no_other():
     order = DataOrder(NAMES).epoch(5)
     assert [task for task in order if task != "task-7"] == [
         *DataOrder([name for name in NAMES if name != "task-7"]).epoch(5)
@@ -66,7 +66,7 @@ def others(order: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("changed", [first_out, last_out, half_out, one_more, others])
 @pytest.mark.parametrize("begun", [1, 50, 99])
-def test_tasks_that_change_in_mid_epoch_each_have_one_turn_in_it(
+def test_tasks_changed_mid_epoch_each_have_one_turn(
     changed: Callable[[tuple[str, ...]], list[str]], begun: int, seed: int
 ):
     run, order = Hand(), DataOrder(NAMES, seed=1, epochs=2)
@@ -81,7 +81,7 @@ def test_tasks_that_change_in_mid_epoch_each_have_one_turn_in_it(
     assert run.is_sound()
 
 
-def test_a_task_that_is_out_has_its_turn_and_is_skipped():
+def test_an_excluded_task_is_skipped_at_its_turn():
     run = Hand(group_policy="void", requeues=0)
     order = DataOrder(NAMES, epochs=2)
     [group] = run.accounts.admit(order, 1)
@@ -91,7 +91,7 @@ def test_a_task_that_is_out_has_its_turn_and_is_skipped():
     assert (run.books.next_prompt, run.books.tally.quarantined) == (200, 2)
 
 
-def test_a_prompt_that_comes_again_is_no_turn():
+def test_a_requeued_prompt_is_not_a_turn():
     run = Hand(group_policy="void", requeues=3)
     order = DataOrder(NAMES, epochs=1)
     [group] = run.accounts.admit(order, 1)
@@ -108,14 +108,14 @@ def test_an_epoch_is_the_same_from_a_snapshot():
     assert len(kept.begun) == 30
 
 
-def test_fewer_epochs_than_have_begun_are_over_at_once():
+def test_fewer_epochs_than_have_begun_end_at_once():
     epoch = Epoch(number=2, begun=["task-1"])
     assert DataOrder(NAMES, epochs=2).next_task(epoch) is None
     assert DataOrder(NAMES, epochs=3).next_task(epoch) is not None
 
 
 @pytest.mark.parametrize("begun", [0, 1, 50, 100, 199, 200])
-def test_what_is_said_to_come_is_what_comes_and_nothing_is_changed_by_asking(begun: int):
+def test_coming_predicts_the_next_tasks_and_changes_nothing(begun: int):
     run, order = Hand(), DataOrder(NAMES, seed=3, epochs=2)
     roll_out(run, order, begun)
     coming = list(order.coming(run.books.epoch))

@@ -45,7 +45,7 @@ async def choice(opened: Ledger) -> Batch:
     return chosen
 
 
-async def test_what_a_call_returned_from_is_written(tmp_path: Path):
+async def test_a_change_is_written_when_its_call_returns(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
         assert on_disk(tmp_path) == snapshot.dump(opened.books)
@@ -60,7 +60,7 @@ async def test_what_a_call_returned_from_is_written(tmp_path: Path):
         assert opened.position == Journal.open(tmp_path / FILE).seq
 
 
-async def test_a_reopened_ledger_has_the_books_it_had(tmp_path: Path):
+async def test_a_reopened_ledger_has_the_same_books(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
         await opened.finish("1-0/0.0", GRADED, 1.0)
@@ -69,7 +69,7 @@ async def test_a_reopened_ledger_has_the_books_it_had(tmp_path: Path):
         assert snapshot.dump(opened.books) == before
 
 
-async def test_many_callers_at_once_are_all_written_in_one_order(tmp_path: Path):
+async def test_events_of_concurrent_callers_are_all_written_in_one_order(tmp_path: Path):
     async with ledger(tmp_path, batch_groups=100, max_running=500) as opened:
         await opened.admit(ORDER)
 
@@ -84,7 +84,7 @@ async def test_many_callers_at_once_are_all_written_in_one_order(tmp_path: Path)
         assert on_disk(tmp_path) == snapshot.dump(opened.books)
 
 
-async def test_of_two_that_say_the_same_one_is_believed(tmp_path: Path):
+async def test_of_two_equal_completions_one_is_accepted(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
         said = await asyncio.gather(*(opened.finish("0-0/0.0", GRADED, 1.0) for _ in range(5)))
@@ -93,7 +93,7 @@ async def test_of_two_that_say_the_same_one_is_believed(tmp_path: Path):
         assert on_disk(tmp_path) == snapshot.dump(opened.books)
 
 
-async def test_a_caller_that_goes_away_takes_nothing_with_it(tmp_path: Path):
+async def test_a_cancelled_caller_loses_no_event(tmp_path: Path):
     async with ledger(tmp_path, batch_groups=50) as opened:
         await opened.admit(ORDER)
         calls = [
@@ -109,7 +109,7 @@ async def test_a_caller_that_goes_away_takes_nothing_with_it(tmp_path: Path):
     assert on_disk(tmp_path) == snapshot.dump(opened.books)
 
 
-async def test_a_step_that_was_undone_can_be_made_again(tmp_path: Path):
+async def test_an_undone_step_can_be_repeated(tmp_path: Path):
     for n in range(3):
         async with ledger(tmp_path) as opened:
             await opened.recover(opened.books.version, lambda *_: True)
@@ -126,7 +126,7 @@ async def test_a_step_that_was_undone_can_be_made_again(tmp_path: Path):
     journal.close()
 
 
-async def test_a_batch_that_is_gone_is_refused_and_nothing_changes(tmp_path: Path):
+async def test_an_outdated_batch_is_rejected_and_changes_nothing(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
         for ticket in opened.accounts.waiting():
@@ -141,7 +141,7 @@ async def test_a_batch_that_is_gone_is_refused_and_nothing_changes(tmp_path: Pat
         assert on_disk(tmp_path) == snapshot.dump(opened.books)
 
 
-async def test_after_a_failed_write_nothing_is_changed_any_more(tmp_path: Path):
+async def test_a_failed_write_prevents_further_changes(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
         written = on_disk(tmp_path)
@@ -252,7 +252,7 @@ other.close()
 """
 
 
-def test_another_program_that_reads_a_live_ledger_takes_nothing_from_it(tmp_path: Path):
+def test_a_second_program_can_read_a_live_ledger_without_damage(tmp_path: Path):
     """The last process to close a database removes its log: a reader must detect that another
     process has it open, also after that process has made a report of it."""
     child = subprocess.Popen(
@@ -289,9 +289,7 @@ async def _two_steps(folder: Path) -> Ledger:
 
 
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.6])
-async def test_a_ledger_without_its_last_events_is_refused_and_left_as_it_is(
-    tmp_path: Path, left: float
-):
+async def test_a_ledger_without_its_last_events_is_rejected_unchanged(tmp_path: Path, left: float):
     opened = await _two_steps(tmp_path / "run")
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -315,7 +313,7 @@ async def test_a_ledger_without_its_last_events_is_refused_and_left_as_it_is(
         assert again.books.version == Version(0, 2)
 
 
-async def test_lives_that_are_all_short_come_to_a_snapshot_together(
+async def test_many_short_runs_together_write_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ledger_module, "_SNAPSHOT_EVERY", 20)
@@ -340,7 +338,7 @@ async def test_lives_that_are_all_short_come_to_a_snapshot_together(
         await opened.__aexit__(None, None, None)
 
 
-async def test_a_check_sees_an_event_that_is_filed_under_another_group(tmp_path: Path):
+async def test_a_check_finds_an_event_filed_under_another_group(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
     change(tmp_path / FILE, "UPDATE events SET subject = '1-0' WHERE subject = '0-0'")
@@ -349,7 +347,7 @@ async def test_a_check_sees_an_event_that_is_filed_under_another_group(tmp_path:
     assert all("is not filed as it was written" in problem for problem in problems)
 
 
-async def test_tokens_of_a_version_that_nobody_knows_are_not_tried_for_ever(
+async def test_rollouts_with_tokens_of_an_unknown_version_are_not_retried_for_ever(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with ledger(tmp_path, requeues=1) as opened:

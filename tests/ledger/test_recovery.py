@@ -24,7 +24,7 @@ def consuming() -> Hand:
     return run
 
 
-def test_a_reopened_run_has_the_books_it_had():
+def test_a_reopened_run_has_the_same_books():
     run = consuming()
     before = snapshot.dump(run.books)
     run.reopen()
@@ -56,7 +56,7 @@ def test_running_tickets_of_a_live_worker_are_adopted():
     assert run.is_sound()
 
 
-def test_each_running_ticket_is_asked_for_with_its_worker():
+def test_is_alive_is_called_with_each_running_ticket_and_its_worker():
     run = Hand()
     run.admit()
     run.accounts.start("0-0/0.0", "w1")
@@ -66,7 +66,7 @@ def test_each_running_ticket_is_asked_for_with_its_worker():
     assert states == [MemberState.WAITING, MemberState.RUNNING, *[MemberState.WAITING] * 2]
 
 
-def test_a_checkpoint_that_the_journal_has_not_heard_of_is_rolled_forward():
+def test_a_checkpoint_without_its_commit_event_is_rolled_forward():
     run = consuming()
     run.reopen()
     assert run.recover(Version(0, 2)) == Version(0, 2)
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_the_journal_has_not_heard_of_is_rolled_forward():
     assert run.is_sound()
 
 
-def test_a_step_that_was_not_finished_is_undone_and_its_batch_is_ready_again():
+def test_an_unfinished_step_is_undone_and_its_batch_is_ready_again():
     run = consuming()
     batch = tuple(group.id for group in run.books.training)
     run.reopen()
@@ -109,7 +109,7 @@ def published() -> Hand:
     return run
 
 
-def test_tokens_of_a_step_that_is_about_to_be_committed_are_as_good_as_any():
+def test_tokens_of_the_step_being_committed_are_accepted():
     run = published()
     (early,) = run.books.groups["3-0"].members
     assert (early.state, early.oldest, early.newest) == ("graded", Version(0, 1), Version(0, 2))
@@ -123,7 +123,7 @@ def test_tokens_of_a_step_that_is_about_to_be_committed_are_as_good_as_any():
     assert run.is_sound()
 
 
-def test_tokens_of_no_version_that_is_about_to_be_are_not():
+def test_tokens_of_other_future_versions_are_rejected():
     run = Hand(batch_groups=1)
     run.admit()
     run.start_all()
@@ -137,7 +137,7 @@ def test_tokens_of_no_version_that_is_about_to_be_are_not():
     assert run.is_sound()
 
 
-def test_tokens_of_a_step_that_was_published_and_never_committed_are_not_trained_on():
+def test_tokens_of_a_published_uncommitted_step_are_not_trained_on():
     run = published()
     run.reopen()
     run.recover(Version(0, 1))
@@ -148,7 +148,7 @@ def test_tokens_of_a_step_that_was_published_and_never_committed_are_not_trained
     assert run.is_sound()
 
 
-def test_nor_are_those_of_a_rollout_that_outlives_the_crash():
+def test_uncommitted_tokens_of_a_surviving_rollout_are_not_trained_on():
     run = Hand(batch_groups=1, depth=2, max_staleness=2)
     run.step()
     run.admit()
@@ -162,7 +162,7 @@ def test_nor_are_those_of_a_rollout_that_outlives_the_crash():
     assert run.is_sound()
 
 
-def test_a_published_step_whose_checkpoint_was_complete_is_done_and_its_tokens_count():
+def test_a_published_step_with_a_complete_checkpoint_is_committed_with_its_tokens():
     run = published()
     run.reopen()
     assert run.recover(Version(0, 2)) == Version(0, 2)
@@ -171,7 +171,7 @@ def test_a_published_step_whose_checkpoint_was_complete_is_done_and_its_tokens_c
     assert run.is_sound()
 
 
-def test_evaluations_that_were_under_way_are_over_and_use_no_seats():
+def test_running_evaluations_end_at_a_recovery_and_free_their_slots():
     run = Hand(max_running=4)
     run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
     run.accounts.start("eval-a-0/0.0", "w")
@@ -183,7 +183,7 @@ def test_evaluations_that_were_under_way_are_over_and_use_no_seats():
     assert run.is_sound()
 
 
-def test_a_rollback_begins_a_lineage_and_what_was_consumed_later_is_live_again():
+def test_a_rollback_begins_a_lineage_and_later_groups_are_live_again():
     run = Hand(depth=0, max_staleness=1)
     for _ in range(3):
         run.step()
@@ -195,7 +195,7 @@ def test_a_rollback_begins_a_lineage_and_what_was_consumed_later_is_live_again()
     assert run.is_sound()
 
 
-def test_what_a_version_that_was_left_generated_is_never_trained_on():
+def test_tokens_of_an_abandoned_version_are_never_trained_on():
     run = Hand(depth=0, max_staleness=1)
     for _ in range(3):
         run.step()
@@ -207,7 +207,7 @@ def test_what_a_version_that_was_left_generated_is_never_trained_on():
     assert run.is_sound()
 
 
-def test_a_rollout_that_ran_on_into_a_version_that_was_left_is_not_trained_on():
+def test_a_rollout_with_a_token_of_an_abandoned_version_is_not_trained_on():
     run = Hand(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()
@@ -222,7 +222,7 @@ def test_a_rollout_that_ran_on_into_a_version_that_was_left_is_not_trained_on():
     assert run.is_sound()
 
 
-def test_a_rollout_that_ends_after_the_rollback_with_such_tokens_is_tried_again():
+def test_a_rollout_that_ends_after_the_rollback_with_abandoned_tokens_is_retried():
     run = Hand(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()
@@ -275,7 +275,7 @@ def test_a_rollout_with_tokens_of_a_version_below_the_branch_point_is_not_traine
     assert run.is_sound()
 
 
-def test_a_rollback_after_a_rollback_goes_back_through_both():
+def test_a_second_rollback_can_pass_the_first():
     run = Hand(depth=0, max_staleness=1)
     for _ in range(4):
         run.step()
@@ -291,7 +291,7 @@ def test_a_rollback_after_a_rollback_goes_back_through_both():
     assert run.store.auditor.against(run.books) == []
 
 
-def test_only_what_a_step_really_consumed_comes_back():
+def test_only_groups_that_a_step_consumed_are_restored():
     """The first attempt at step 0 was undone; a smaller second one left no time for the rest."""
     run = Hand()
     run.admit()
@@ -310,7 +310,7 @@ def test_only_what_a_step_really_consumed_comes_back():
     assert run.is_sound()
 
 
-def test_a_version_that_is_not_of_this_run_is_refused():
+def test_a_version_of_another_run_is_rejected():
     run = Hand()
     run.step()
     for foreign in (Version(0, 7), Version(3, 0), Version(0, 2)):
@@ -340,7 +340,7 @@ def test_kill_and_resume_gives_the_same_batches_as_no_kill():
         assert killed.batches == whole.batches, f"killed at write {write}"
 
 
-def test_kill_and_resume_gives_the_same_batches_whatever_rollouts_take_one_batch_at_a_time():
+def test_kill_and_resume_gives_the_same_sync_batches_for_any_durations():
     strict = settings(batch_groups=3, depth=0, max_staleness=0, group_size=2)
     plan = dataclasses.replace(CALM, settings=strict, durations="lognormal", checkpoint_every=3)
     whole = Training(plan).run()

@@ -41,19 +41,19 @@ from plimsoll.ledger.settings import Settings
         ({"group_policy": "maybe"}, "group_policy is 'maybe': choose complete, min_graded, void"),
     ],
 )
-def test_refused_with_the_reason(changes, message):
+def test_contradictory_settings_are_rejected_with_the_reason(changes, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         settings(**changes)
 
 
-def test_the_edges_are_allowed():
+def test_settings_at_their_bounds_are_accepted():
     settings(batch_groups=1, max_running=1, depth=0, max_staleness=0, group_size=1, requeues=0)
     settings(depth=2, max_staleness=2)
     settings(group_size=4, max_running=4, min_graded=9)  # the policy does not read it
     settings(group_size=4096, max_running=4096, batch_groups=128, depth=1)
 
 
-def test_settings_read_from_text_are_checked_too():
+def test_decoded_settings_are_checked():
     written = msgspec.json.encode(settings()).replace(b'"batch_groups":2', b'"batch_groups":0')
     with pytest.raises(UsageError, match="batch_groups is 0"):
         msgspec.json.decode(written, type=Settings)

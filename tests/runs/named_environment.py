@@ -17,9 +17,9 @@ from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Kind,
-    News,
     Order,
     Result,
+    SandboxReport,
 )
 
 __all__ = ["NamedEnvironment", "named"]
@@ -89,7 +89,7 @@ class NamedEnvironment:
     def expect(self, kinds: Sequence[Kind]) -> None:
         pass
 
-    def news(self) -> News | None:
+    def take_report(self) -> SandboxReport | None:
         return None
 
     def counts(self) -> dict[str, int]:

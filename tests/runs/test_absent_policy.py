@@ -42,9 +42,7 @@ async def replace_worker(rollouts: Rollouts) -> None:
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs", "paused"])
-async def test_a_worker_starts_and_the_run_goes_on_whatever_the_policy_does(
-    tmp_path: Path, how: str
-):
+async def test_a_worker_starts_without_a_policy_and_the_run_continues(tmp_path: Path, how: str):
     async with PausingPolicy() as policy:
         config = asking_config(tmp_path, policy)
         async with Rollouts(config, out=tmp_path / "run") as rollouts:
@@ -67,7 +65,7 @@ async def test_a_worker_starts_and_the_run_goes_on_whatever_the_policy_does(
     proven(tmp_path / "run")
 
 
-async def test_a_run_does_not_begin_where_nobody_answers_for_the_policy(tmp_path: Path):
+async def test_a_run_does_not_start_without_a_policy_server(tmp_path: Path):
     async with PausingPolicy() as policy:
         config = asking_config(tmp_path, policy)
     with pytest.raises(PolicyError, match=r"cannot be reached.*nothing was started"):

@@ -97,7 +97,7 @@ def group(*members: Rollout) -> BatchGroup:
     return BatchGroup(id="0-0", task="t", prompt=0, members=members)
 
 
-def test_a_void_member_has_no_part_in_the_baseline_and_a_withheld_one_has():
+def test_the_baseline_includes_withheld_members_and_no_void_ones():
     void = group(rollout(1.0), rollout(0.0), rollout(None))
     assert void.advantages() == (0.5, -0.5, None)
     withheld = group(rollout(1.0), rollout(0.0, withheld=True))

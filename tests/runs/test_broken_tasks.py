@@ -17,7 +17,7 @@ def begins_with(tasks: set[str], names: list[str], seed: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_a_few_broken_tasks_are_out_and_the_run_goes_on(
+async def test_a_few_broken_tasks_are_excluded_and_the_run_continues(
     make_config: MakeConfig, tmp_path: Path, number: int
 ):
     broken = {f"void-{letter}" for letter in LETTERS[:number]}
@@ -34,7 +34,7 @@ async def test_a_few_broken_tasks_are_out_and_the_run_goes_on(
     proven(tmp_path / "run")
 
 
-async def test_tasks_that_a_server_that_was_down_put_out_are_tried_again_when_the_run_goes_on(
+async def test_tasks_excluded_because_of_a_server_failure_are_retried_at_a_resume(
     make_config: MakeConfig, tmp_path: Path
 ):
     config, run = make_config("down-a", "down-b", "void-c", epochs=1, requeues=0), tmp_path / "run"
@@ -52,7 +52,7 @@ async def test_tasks_that_a_server_that_was_down_put_out_are_tried_again_when_th
     proven(run)
 
 
-async def test_a_run_whose_tasks_are_all_broken_is_stopped_with_the_third(
+async def test_the_third_broken_task_stops_a_run_without_a_working_one(
     make_config: MakeConfig, tmp_path: Path
 ):
     names = [f"void-{letter}" for letter in LETTERS]

@@ -29,7 +29,7 @@ def tasks(make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("command", ["eval", "validate"])
 @pytest.mark.usefixtures("tasks")
-def test_a_command_is_refused_and_leaves_nothing(
+def test_a_command_without_compose_is_rejected_and_leaves_no_files(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     before = sorted(tmp_path.rglob("*"))
@@ -43,7 +43,7 @@ def test_a_command_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_run_is_refused_where_its_workers_are_on_this_host(tmp_path: Path):
+def test_a_run_with_workers_on_this_host_is_rejected(tmp_path: Path):
     text = '[run]\ntasks = "tasks"\nbackend = "docker"\nagent = "nop"\nsteps = 1\n'
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(UsageError, match="Docker Compose V2"):

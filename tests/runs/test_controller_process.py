@@ -54,7 +54,7 @@ def drive(directory: RunDirectory) -> Iterator[Drive]:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("now", [False, True], ids=["in order", "now"])
-def test_a_process_that_was_stopped_hears_that_it_is_to_end(
+def test_a_suspended_controller_receives_the_stop_signal(
     drive: Drive, directory: RunDirectory, now: bool, monkeypatch: pytest.MonkeyPatch
 ):
     # If both signals were merged, the wait for the second would never end.
@@ -67,7 +67,7 @@ def test_a_process_that_was_stopped_hears_that_it_is_to_end(
     assert process.wait(30) == 0
 
 
-def test_a_long_wait_is_not_without_a_word(
+def test_a_long_wait_is_logged(
     drive: Drive,
     directory: RunDirectory,
     monkeypatch: pytest.MonkeyPatch,
@@ -94,14 +94,14 @@ def elsewhere(directory: RunDirectory) -> RunDirectory:
     return directory
 
 
-def test_a_run_whose_container_is_gone_is_driven_by_nobody(elsewhere: RunDirectory):
+def test_a_run_of_a_removed_container_has_no_controller(elsewhere: RunDirectory):
     controller_process.check_idle(elsewhere)  # the process never took the lock
     Lock.take(elsewhere.path / LOCK, this_process()).release()
     controller_process.check_idle(elsewhere)
     assert controller_process.controller(elsewhere) is None
 
 
-def test_a_run_that_another_container_drives_is_left_to_it(elsewhere: RunDirectory):
+def test_a_run_of_another_live_container_is_rejected(elsewhere: RunDirectory):
     lock = Lock.take(elsewhere.path / LOCK, this_process())
     try:
         owner = controller_process.controller(elsewhere)
@@ -114,7 +114,7 @@ def test_a_run_that_another_container_drives_is_left_to_it(elsewhere: RunDirecto
         lock.release()
 
 
-def test_where_the_lock_cannot_be_asked_the_way_out_is_named(elsewhere: RunDirectory):
+def test_an_unreadable_lock_gives_an_error_with_a_remedy(elsewhere: RunDirectory):
     (elsewhere.path / LOCK).symlink_to(LOCK)  # the lock cannot be opened
     with pytest.raises(UsageError, match=f"is gone, remove {elsewhere.controller}"):
         controller_process.check_idle(elsewhere)

@@ -32,7 +32,7 @@ def a_row(attempt: int = 1) -> Row:
     )
 
 
-def test_paths_into_the_run_are_written_relative_to_it_and_found_where_it_is_now(tmp_path: Path):
+def test_paths_inside_the_run_are_relative_and_survive_a_move(tmp_path: Path):
     before, now = RunDirectory(tmp_path / "before"), RunDirectory(tmp_path / "now")
     (now.path / "trajectories").mkdir(parents=True)
     file = now.path / "trajectories/g_0.jsonl.zst"
@@ -57,14 +57,14 @@ def test_a_run_is_named_after_its_time_and_a_taken_name_gets_a_number(
     assert names == [f"runs/eval-20310203-040506{end}" for end in ("", "-2", "-3")]
 
 
-def test_a_folder_that_holds_trials_is_refused(tmp_path: Path):
+def test_a_folder_with_trials_is_rejected(tmp_path: Path):
     first = RunDirectory.create(tmp_path / "out", now=NOW)
     first.trial("a", 1).mkdir()
     with pytest.raises(UsageError, match="already holds trials"):
         RunDirectory.create(tmp_path / "out", now=NOW)
 
 
-def test_a_folder_without_trials_is_used_as_it_is(tmp_path: Path):
+def test_a_folder_without_trials_is_accepted(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     RunDirectory.create(tmp_path, now=NOW)
     again = RunDirectory.create(tmp_path, now=NOW)
@@ -76,7 +76,7 @@ def test_a_folder_without_trials_is_used_as_it_is(tmp_path: Path):
     "name",
     ["config.toml", "results.jsonl", "summary.json", "metrics.jsonl", "ledger.db", "checkpoints/v"],
 )
-def test_a_folder_with_files_of_others_under_a_runs_names_is_refused_as_it_is(
+def test_a_folder_with_foreign_files_of_reserved_names_is_rejected_unchanged(
     tmp_path: Path, name: str
 ):
     mine = tmp_path / "exp" / name
@@ -89,7 +89,7 @@ def test_a_folder_with_files_of_others_under_a_runs_names_is_refused_as_it_is(
     assert mine.read_text() == "mine"
 
 
-async def test_a_config_in_the_folder_of_a_run_to_be_is_not_lost_with_it(
+async def test_discarding_a_run_keeps_an_existing_config(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     config = make_config("coin-a", steps=1)
@@ -108,7 +108,7 @@ async def test_a_config_in_the_folder_of_a_run_to_be_is_not_lost_with_it(
     assert list((tmp_path / "exp").iterdir()) == []
 
 
-def test_what_a_start_left_that_was_killed_is_not_in_the_way(tmp_path: Path):
+def test_files_of_a_killed_start_do_not_block_the_next(tmp_path: Path):
     killed = RunDirectory.create(tmp_path / "run", now=NOW)
     killed.config.write_text("its own")
     (tmp_path / "run/ledger.lock").touch()
@@ -118,7 +118,7 @@ def test_what_a_start_left_that_was_killed_is_not_in_the_way(tmp_path: Path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["ledger.txt"]
 
 
-def test_a_run_is_called_the_same_in_a_storage_each_time_and_no_other_run_is(tmp_path: Path):
+def test_the_storage_name_of_a_run_is_stable_and_unique(tmp_path: Path):
     first, second = (RunDirectory.create(tmp_path / f / "night 1", now=NOW) for f in ("a", "b"))
     name = first.stored_as()
     assert re.fullmatch(r"night_1-[0-9a-f]{10}", name)
@@ -130,14 +130,14 @@ def test_a_run_is_called_the_same_in_a_storage_each_time_and_no_other_run_is(tmp
     assert RunDirectory(first.path).stored_as() == name
 
 
-async def test_each_result_is_on_disk_as_soon_as_it_is_known(directory: RunDirectory):
+async def test_each_result_is_in_the_file_when_append_returns(directory: RunDirectory):
     for attempt in (1, 2):
         await directory.append(a_row(attempt))
         lines = directory.results.read_text().splitlines()
         assert [json.loads(line)["attempt"] for line in lines] == list(range(1, attempt + 1))
 
 
-def test_the_summary_is_whole_or_not_there(directory: RunDirectory):
+def test_the_summary_is_written_atomically(directory: RunDirectory):
     assert not directory.summary.exists()
     tally = Tally([a_row()])
     directory.finish(tally.summary(tasks=1, seconds=1.0))
@@ -145,14 +145,14 @@ def test_the_summary_is_whole_or_not_there(directory: RunDirectory):
     assert list(directory.path.glob("*.part")) == []
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
+def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"Not a directory; choose another folder with --out"):
         RunDirectory.create(tmp_path / "file" / "out", now=NOW)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-async def test_a_full_disk_is_one_clear_error_and_nothing_is_written_after_it(
+async def test_a_full_disk_is_one_clear_error_and_stops_further_writes(
     directory: RunDirectory,
 ):
     directory.results.unlink()

@@ -13,7 +13,7 @@ def test_a_void_member_does_not_bias_the_baseline_and_gets_no_advantage():
     assert [first, second, last] == pytest.approx([0.333, 0.333, -0.667], abs=5e-4)
 
 
-def test_an_honest_zero_in_its_place_would_have_given_other_numbers():
+def test_a_zero_in_place_of_a_void_member_would_change_the_baseline():
     assert advantages([1.0, 1.0, 0.0, 0.0], by_std=False) == (0.5, 0.5, -0.5, -0.5)
 
 
@@ -24,7 +24,7 @@ def test_advantages_in_deviations_have_mean_0_and_deviation_1():
     assert sum(number**2 for number in numbers) / 3 == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_group_without_variance_is_flagged_and_teaches_nothing():
+def test_a_group_without_variance_is_flagged_and_has_zero_advantages():
     for rewards in ([0.0, 0.0, 0.0], [1.0, None, 1.0], [0.5]):
         assert group_statistics(rewards).zero_variance
         for by_std in (False, True):
@@ -36,12 +36,12 @@ def test_a_group_with_variance_is_not_flagged():
     assert not group_statistics([0.0, None, 0.1]).zero_variance
 
 
-def test_a_group_without_a_graded_member_has_no_figures():
+def test_a_group_without_a_graded_member_has_no_statistics():
     group = group_statistics([None, None])
     assert (group.graded, group.baseline, group.std, group.zero_variance) == (0, None, None, False)
     assert advantages([None, None], by_std=True) == (None, None)
 
 
-def test_rewards_too_close_to_call_are_not_blown_up():
+def test_tiny_reward_differences_are_not_amplified():
     made = advantages([0.3, 0.1 + 0.2], by_std=True)
     assert all(abs(number or 0.0) < 1e-6 for number in made)

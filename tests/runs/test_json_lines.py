@@ -34,9 +34,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.3
 
 
-async def test_lines_of_many_callers_are_in_their_order_and_written_in_few_goes(
-    tmp_path: Path, slow: float
-):
+async def test_lines_of_many_callers_keep_their_order_and_share_writes(tmp_path: Path, slow: float):
     writer, file, other = LineWriter(), tmp_path / "lines", tmp_path / "other"
     began = time.monotonic()
     await asyncio.gather(
@@ -47,7 +45,7 @@ async def test_lines_of_many_callers_are_in_their_order_and_written_in_few_goes(
     assert time.monotonic() - began < 500 * slow / 2, "queued lines are written together"
 
 
-async def test_a_slow_file_system_does_not_hold_up_the_loop(tmp_path: Path, slow: float):
+async def test_a_slow_file_system_does_not_block_the_event_loop(tmp_path: Path, slow: float):
     writer = LineWriter()
     writing = asyncio.create_task(writer.write(tmp_path / "lines", Line(1)))
     turns = 0
@@ -65,7 +63,7 @@ async def test_a_line_is_in_the_file_when_its_write_returns(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("slow")
-async def test_a_line_of_a_caller_that_is_cancelled_is_flushed_with_the_others(tmp_path: Path):
+async def test_flush_writes_the_line_of_a_cancelled_caller(tmp_path: Path):
     writer = LineWriter()
     writing = [
         asyncio.create_task(writer.write(tmp_path / "lines", Line(number))) for number in range(3)
@@ -78,7 +76,7 @@ async def test_a_line_of_a_caller_that_is_cancelled_is_flushed_with_the_others(t
     assert numbers(tmp_path / "lines") == [0, 1, 2]
 
 
-async def test_a_disk_that_fills_up_leaves_whole_lines_only(tmp_path: Path):
+async def test_a_full_disk_leaves_only_complete_lines(tmp_path: Path):
     writer, file = LineWriter(), tmp_path / "lines"
     for number in range(10):
         await writer.write(file, Line(number))

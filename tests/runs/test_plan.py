@@ -39,7 +39,7 @@ def write(make_tasks: MakeTasks, tmp_path: Path) -> Write:
     return write
 
 
-def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
+def test_workers_get_the_current_servers_and_the_stored_config_does_not(
     write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(KEY_VARIABLE, "of the shell")
@@ -47,19 +47,19 @@ def test_workers_are_told_of_the_servers_of_now_and_the_runs_config_is_not(
         write('[training]\npolicy = "torch"'), ServedPolicy(URLS, "of the server", "m")
     )
     spec = worker_spec(plan, directory)
-    told = msgspec.json.decode(spec.options.config)["policy"]
-    assert (tuple(told["urls"]), told["model"]) == (URLS, "m")
+    received = msgspec.json.decode(spec.options.config)["policy"]
+    assert (tuple(received["urls"]), received["model"]) == (URLS, "m")
     assert spec.environment[KEY_VARIABLE] == "of the server"
     assert plan.policy is not None
     assert plan.policy.urls == URLS
     assert URLS[0] not in dump_config(plan.config)
 
 
-def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> PolicySpec:
+def policy_of_workers(write: Write, directory: RunDirectory, tables: str) -> PolicySpec:
     """The policy that workers derive from their spec, for a config with these tables."""
     plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{tables}'))
-    told = msgspec.json.decode(worker_spec(plan, directory).options.config)
-    policy = policy_for(make_agent("shell"), Config.model_validate(told).policy, (), None, None)
+    received = msgspec.json.decode(worker_spec(plan, directory).options.config)
+    policy = policy_for(make_agent("shell"), Config.model_validate(received).policy, (), None, None)
     assert policy is not None
     return policy
 
@@ -75,10 +75,10 @@ def told_to_workers(write: Write, directory: RunDirectory, tables: str) -> Polic
         ('seeded = false\n[training]\npolicy = "openai"', None),
     ],
 )
-def test_a_training_says_what_answers_are_sampled_with(
+def test_a_training_run_sets_the_sampling_of_answers(
     write: Write, directory: RunDirectory, tables: str, seed: object
 ):
-    assert told_to_workers(write, directory, tables).seed == seed
+    assert policy_of_workers(write, directory, tables).seed == seed
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def test_a_training_says_what_answers_are_sampled_with(
         ('sampling = "asked"\n[training]\npolicy = "openai"', False),
     ],
 )
-def test_a_training_samples_from_the_model_as_it_is_unless_told_otherwise(
+def test_a_training_run_samples_from_the_unmodified_model_by_default(
     write: Write, directory: RunDirectory, tables: str, is_plain: bool
 ):
-    assert told_to_workers(write, directory, tables).plain is is_plain
+    assert policy_of_workers(write, directory, tables).plain is is_plain
 
 
 @pytest.mark.parametrize(
     ("algorithm", "is_watched"), [("grpo", True), ("gspo", True), ("ppo", False)]
 )
-def test_groups_without_variance_are_watched_for_unless_a_critic_learns_from_them(
+def test_groups_without_variance_are_watched_unless_there_is_a_critic(
     write: Write, algorithm: str, is_watched: bool
 ):
     training = f'[training]\npolicy = "openai"\nalgorithm = "{algorithm}"'
@@ -108,7 +108,7 @@ def test_groups_without_variance_are_watched_for_unless_a_critic_learns_from_the
     assert (plan.watched(stops=True).group == plan.settings.group_size) is is_watched
 
 
-def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
+def test_workers_get_the_key_of_the_environment_for_servers_of_the_config(
     write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv(KEY_VARIABLE, "of the shell")
@@ -116,7 +116,7 @@ def test_the_key_of_the_shell_is_that_of_servers_that_the_config_names(
     assert worker_spec(plan, directory).environment[KEY_VARIABLE] == "of the shell"
 
 
-def test_workers_look_for_sandboxes_where_the_run_does(
+def test_workers_locate_sandboxes_as_the_run_does(
     write: Write, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PLIMSOLL_HOME", "/elsewhere")
@@ -131,27 +131,25 @@ def test_workers_look_for_sandboxes_where_the_run_does(
     assert "PLIMSOLL_HOME" not in worker_spec(Plan.make(write(policy)), directory).environment
 
 
-def test_a_run_has_its_own_part_of_a_storage_and_finds_it_when_it_goes_on(
-    write: Write, tmp_path: Path
-):
+def test_a_resumed_run_finds_its_own_part_of_a_shared_storage(write: Write, tmp_path: Path):
     tables = f'[policy]\nurls = ["{URLS[0]}"]\n[storage]\ntrajectories = "{tmp_path}/far"'
     plan = Plan.make(write(tables))
     runs = [RunDirectory.create(tmp_path / name, now=datetime.now()) for name in ("a/n", "b/n")]
-    told = [
+    received = [
         worker_spec(plan, directory).options.stored_as
         for directory in (*runs, RunDirectory(runs[0].path))
     ]
-    assert told[0].startswith("n-")
-    assert told[0] == told[2] != told[1]
+    assert received[0].startswith("n-")
+    assert received[0] == received[2] != received[1]
 
 
-def test_storage_that_cannot_be_written_is_refused(write: Write):
+def test_unwritable_storage_is_rejected(write: Write):
     tables = f'[policy]\nurls = ["{URLS[0]}"]\n[storage]\ntrajectories = "/proc/nope"'
     with pytest.raises(UsageError, match=r"storage\.trajectories: /proc/nope cannot be written"):
         Plan.make(write(tables))
 
 
-def test_a_policy_is_served_by_one(write: Write):
+def test_a_policy_has_exactly_one_server_side(write: Write):
     torch = write(f'[training]\npolicy = "torch"\n[policy]\nurls = ["{URLS[0]}"]')
     with pytest.raises(UsageError, match=r"leave \[policy\] urls out"):
         Plan.make(torch)
@@ -162,14 +160,14 @@ def test_a_policy_is_served_by_one(write: Write):
     assert Plan.make(same, ServedPolicy(URLS)).policy == Plan.make(same).policy
 
 
-def test_a_policy_that_nobody_serves_and_an_agent_that_asks_none_are_refused(write: Write):
+def test_an_unserved_policy_and_an_agent_without_a_policy_are_rejected(write: Write):
     with pytest.raises(UsageError, match="is served by the trainer"):
         Rollouts(write('[training]\npolicy = "tiny"'))
     with pytest.raises(UsageError, match="nothing to train"):
         Plan.make(write('[training]\npolicy = "tiny"', agent="nop"), ServedPolicy(URLS))
 
 
-def test_in_turn_means_that_nothing_is_generated_ahead(write: Write, tmp_path: Path):
+def test_sync_mode_generates_nothing_ahead(write: Write, tmp_path: Path):
     sync = '[training]\npolicy = "tiny"\nmode = "sync"'
     plan = Plan.make(write(sync), ServedPolicy(URLS))
     assert (plan.settings.depth, plan.settings.max_staleness) == (0, 0)
@@ -205,7 +203,7 @@ def test_paths_of_training_and_evaluation_are_relative_to_the_file(write: Write,
     }
 
 
-def test_as_many_checkpoints_are_kept_as_the_config_says(write: Write, directory: RunDirectory):
+def test_the_config_sets_the_number_of_checkpoints(write: Write, directory: RunDirectory):
     tables = '[training]\npolicy = "tiny"\nkeep = 3'
     checkpoints = checkpoints_of(directory, Plan.make(write(tables), ServedPolicy(URLS)))
     for number in range(1, 6):
@@ -213,7 +211,7 @@ def test_as_many_checkpoints_are_kept_as_the_config_says(write: Write, directory
     assert [made.version.number for made in checkpoints.all()] == [3, 4, 5]
 
 
-def test_held_out_tasks_that_are_not_there_are_named(write: Write, tmp_path: Path):
+def test_missing_held_out_tasks_are_named(write: Write, tmp_path: Path):
     policy = f'[policy]\nurls = ["{URLS[0]}"]\n'
     with pytest.raises(UsageError, match=r"^\[evaluation\] tasks: .*nowhere: no such folder"):
         Plan.make(write(f'{policy}[evaluation]\ntasks = "nowhere"'))
@@ -221,7 +219,7 @@ def test_held_out_tasks_that_are_not_there_are_named(write: Write, tmp_path: Pat
     assert (list(plan.tasks), list(plan.held_out.admitted)) == (["a"], ["b"])
 
 
-def test_an_invalid_task_is_named_with_what_a_run_can_do_about_it(write: Write, tmp_path: Path):
+def test_an_invalid_task_is_named_with_a_remedy(write: Write, tmp_path: Path):
     config = write(f'[policy]\nurls = ["{URLS[0]}"]\n[evaluation]\ntasks = "heldout"')
     folder = tmp_path / "heldout/b"
     (folder / "task.toml").write_text('[agent]\ntimeout_sec = "soon"\n')
@@ -230,7 +228,7 @@ def test_an_invalid_task_is_named_with_what_a_run_can_do_about_it(write: Write, 
     assert "--skip-invalid" not in str(caught.value)
 
 
-def test_one_trial_is_no_group_to_learn_from_but_ppo_needs_none(write: Write):
+def test_groups_of_one_are_rejected_except_for_ppo(write: Write):
     for algorithm in ("grpo", "gspo"):
         tables = f'[training]\npolicy = "tiny"\nalgorithm = "{algorithm}"'
         with pytest.raises(UsageError, match=rf"group_size is 1, and {algorithm} compares"):
@@ -253,14 +251,16 @@ def test_one_trial_is_no_group_to_learn_from_but_ppo_needs_none(write: Write):
         ),
     ],
 )
-def test_more_rollouts_at_once_than_memory_holds_are_refused(
+def test_more_rollouts_than_memory_can_hold_are_rejected(
     write: Write, tables: str, run: dict[str, object], message: str
 ):
     with pytest.raises(UsageError, match=message):
         Plan.make(write(tables, agent="oracle", **run))
 
 
-def test_a_run_without_end_is_told_of_both_ways_to_say_one(make_tasks: MakeTasks, tmp_path: Path):
+def test_a_config_without_an_end_is_rejected_with_both_remedies(
+    make_tasks: MakeTasks, tmp_path: Path
+):
     make_tasks("a")
     (tmp_path / "run.toml").write_text('[run]\ntasks = "tasks"\n')
     with pytest.raises(UsageError, match=r"\[run\] steps or epochs"):

@@ -74,7 +74,7 @@ async def books(
         yield Books(plan, ledger, canaries)
 
 
-async def test_prompts_come_in_their_order_and_no_more_than_there_are_places(
+async def test_prompts_come_in_order_and_at_most_one_per_slot(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", "coin-c", steps=4, max_running=100)
@@ -87,15 +87,13 @@ async def test_prompts_come_in_their_order_and_no_more_than_there_are_places(
         assert run.coming(places=100)[: 2 * len(admitted)] == run.prompts(*admitted)
 
 
-async def test_no_more_comes_than_the_cap_on_trials_lets_run(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_prospects_respect_the_cap_on_running_trials(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40, max_running=4)
     async with books(config, tmp_path / "run") as run:
         assert len(run.coming(places=100)) == 4
 
 
-async def test_nothing_comes_after_the_last_step_or_the_last_epoch(
+async def test_there_are_no_prospects_after_the_last_step_or_epoch(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", steps=1, max_running=100)
@@ -112,9 +110,7 @@ async def test_nothing_comes_after_the_last_step_or_the_last_epoch(
         assert run.coming() == run.prompts(0, 1)
 
 
-async def test_a_run_that_is_stopped_says_that_nothing_of_training_comes(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_stopped_run_has_no_training_prospects(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", steps=4, heldout=("coin-z",), attempts=3)
     async with books(config, tmp_path / "run") as run:
         assert run.coming(trains=False) == []
@@ -132,14 +128,14 @@ async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_
         assert run.coming() == [*held_out, *run.prompts(0, 1)], "now they wait"
 
 
-async def test_a_prompt_that_comes_again_is_next(make_config: MakeConfig, tmp_path: Path):
+async def test_a_requeued_prompt_is_next(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40, max_running=100)
     async with books(config, tmp_path / "run") as run:
         await run.give_up(Void(Cause.LOST, "its worker is gone"))
         assert run.coming()[:4] == run.prompts(0, 1)
 
 
-async def test_a_task_that_is_out_never_comes(make_config: MakeConfig, tmp_path: Path):
+async def test_an_excluded_task_is_never_a_prospect(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40, max_running=100, requeues=0)
     async with books(config, tmp_path / "run") as run:
         broken = await run.give_up(BROKEN)
@@ -151,7 +147,7 @@ async def test_a_task_that_is_out_never_comes(make_config: MakeConfig, tmp_path:
         assert run.coming() == []
 
 
-async def test_a_canary_that_is_due_soon_is_said_to_come(make_config: MakeConfig, tmp_path: Path):
+async def test_a_canary_that_is_due_soon_is_a_prospect(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40)
     canaries = Canaries.of(3, ["coin-b"])
     async with books(config, tmp_path / "run", canaries) as run:

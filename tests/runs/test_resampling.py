@@ -13,15 +13,15 @@ from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause
 
 
-@pytest.mark.parametrize("spoke", [False, True])
-async def test_a_rollout_whose_worker_dies_is_sampled_anew_if_the_policy_has_answered_it(
-    tmp_path: Path, spoke: bool
+@pytest.mark.parametrize("has_answered", [False, True])
+async def test_a_rollout_lost_after_an_answer_is_sampled_with_other_seeds(
+    tmp_path: Path, has_answered: bool
 ):
-    command = "sleep 2; touch /app/done" if spoke else "touch /app/done"
+    command = "sleep 2; touch /app/done" if has_answered else "touch /app/done"
     async with PausingPolicy(command) as policy:
         config = asking_config(tmp_path, policy, run={"steps": 1}, policy={"seed": 1})
         async with Rollouts(config, out=tmp_path / "run") as rollouts:
-            if spoke:
+            if has_answered:
                 # It has its answer, and runs the command in it.
                 await until(lambda: policy.seeds, 60)
                 await until(lambda: list(tmp_path.glob("run/**/agent/stdout.txt")), 60)
@@ -33,5 +33,5 @@ async def test_a_rollout_whose_worker_dies_is_sampled_anew_if_the_policy_has_ans
             policy.answers.set()
             await all_batches(rollouts)
     assert [row.cause for row in rows(tmp_path / "run")] == [Cause.LOST, None]
-    assert len(set(policy.seeds)) == (2 if spoke else 1)
+    assert len(set(policy.seeds)) == (2 if has_answered else 1)
     proven(tmp_path / "run")

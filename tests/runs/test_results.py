@@ -42,7 +42,7 @@ def test_an_honest_zero_counts_in_the_mean():
     assert tally(graded("a", 1, 0.0)).mean_reward == 0.0
 
 
-def test_nothing_graded_has_no_mean():
+def test_no_graded_trial_gives_no_mean():
     summary = tally(void("a", 1), void("b", 1)).summary(tasks=2, seconds=6.0)
     assert summary.mean_reward is None
     assert b'"mean_reward":null' in msgspec.json.encode(summary)
@@ -56,7 +56,7 @@ def test_a_void_row_carries_no_reward_and_a_graded_one_no_cause():
     assert (good.reward, good.rewards, good.ending) == (0.5, {"reward": 0.5}, "submitted")
 
 
-def test_a_void_row_keeps_how_the_agent_ended():
+def test_a_void_row_keeps_the_ending_of_the_agent():
     verdict = Void(Cause.GRADER, "no file", (Evidence("x"),), Ending.BUDGET)
     assert row("a", 1, verdict).ending is Ending.BUDGET
 
@@ -83,9 +83,9 @@ def test_results_are_ordered_by_task_and_attempt():
         ((void("a", 1, Cause.BUG),), 3),
     ],
 )
-def test_any_void_trial_shows_in_the_exit_status(rows: tuple[Row, ...], code: int):
+def test_any_void_trial_changes_the_exit_code(rows: tuple[Row, ...], code: int):
     assert exit_code(tally(*rows).summary(tasks=1, seconds=1.0)) == code
 
 
-def test_at_least_two_trials_run_at_once():
+def test_the_default_concurrency_is_at_least_two():
     assert default_concurrency() >= 2

@@ -25,7 +25,7 @@ from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Exit, Opening
 
 
-async def test_each_prompt_is_used_once_and_no_more_is_rolled_out_than_steps_need(
+async def test_each_prompt_is_used_once_and_the_last_step_leaves_no_extra_rollout(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1)
@@ -43,7 +43,7 @@ async def test_each_prompt_is_used_once_and_no_more_is_rolled_out_than_steps_nee
     proven(tmp_path / "run")
 
 
-async def test_epochs_end_a_run_and_what_is_left_over_is_told(
+async def test_a_run_ends_after_its_epochs_and_reports_leftover_groups(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", "coin-c", epochs=1)
@@ -53,7 +53,7 @@ async def test_epochs_end_a_run_and_what_is_left_over_is_told(
     assert (rollouts.summary.done, rollouts.summary.left_over) == (True, 1)
 
 
-async def test_a_task_that_is_gone_in_mid_epoch_makes_no_other_come_twice_or_never(
+async def test_removing_a_task_mid_epoch_neither_repeats_nor_skips_others(
     make_config: MakeConfig, tmp_path: Path
 ):
     names = {f"coin-{number}" for number in range(16)}
@@ -89,9 +89,7 @@ async def test_a_batch_must_be_committed_before_the_next_and_only_once(
             await rollouts.commit(batch)
 
 
-async def test_what_a_dead_worker_had_is_tried_again_and_the_run_goes_on(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_trials_of_a_dead_worker_are_retried(make_config: MakeConfig, tmp_path: Path):
     config = make_config("lost-a", "coin-b", steps=3)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         batches = await all_batches(rollouts)
@@ -101,7 +99,7 @@ async def test_what_a_dead_worker_had_is_tried_again_and_the_run_goes_on(
     proven(tmp_path / "run")
 
 
-async def test_a_task_that_cannot_be_graded_is_out_and_never_in_a_batch(
+async def test_an_ungradable_task_is_excluded_and_never_in_a_batch(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", "void-c", steps=4, requeues=0)
@@ -127,9 +125,7 @@ async def test_a_run_whose_trials_are_all_void_is_stopped_by_the_breaker(
     assert summary.breaker.look is not None
 
 
-async def test_trials_of_a_group_that_is_given_up_are_cancelled(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_trials_of_an_abandoned_group_are_cancelled(make_config: MakeConfig, tmp_path: Path):
     config = make_config("half-a", steps=1, requeues=1, group_policy="void")
     async with asyncio.timeout(120), Rollouts(config, out=tmp_path / "run") as rollouts:
         assert await all_batches(rollouts) == []
@@ -138,7 +134,9 @@ async def test_trials_of_a_group_that_is_given_up_are_cancelled(
     proven(tmp_path / "run")
 
 
-async def test_where_every_task_is_out_the_run_says_so(make_config: MakeConfig, tmp_path: Path):
+async def test_a_run_ends_with_the_reason_when_every_task_is_excluded(
+    make_config: MakeConfig, tmp_path: Path
+):
     config = make_config("void-a", steps=3, requeues=0)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         assert await all_batches(rollouts) == []
@@ -146,7 +144,7 @@ async def test_where_every_task_is_out_the_run_says_so(make_config: MakeConfig, 
     assert "every task is out" in rollouts.summary.ended
 
 
-async def test_a_failed_canary_stops_the_run_and_no_grade_that_nothing_vouches_for_is_used_later(
+async def test_a_failed_canary_stops_the_run_and_unvouched_grades_are_never_used(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("sick-a", "sick-b", steps=50, canary_every=6)
@@ -165,7 +163,7 @@ async def test_a_failed_canary_stops_the_run_and_no_grade_that_nothing_vouches_f
     assert len(canaries) == 1
 
 
-async def test_a_run_that_is_stopped_gives_its_trials_up_after_their_grace_and_goes_on_later(
+async def test_a_stopped_run_cancels_trials_after_the_grace_period_and_can_resume(
     make_config: MakeConfig, tmp_path: Path
 ):
     # If it counted against them, both tasks would be excluded.
@@ -186,7 +184,7 @@ async def test_a_run_that_is_stopped_gives_its_trials_up_after_their_grace_and_g
     proven(run)
 
 
-async def test_a_trainer_goes_on_from_its_last_checkpoint(make_config: MakeConfig, tmp_path: Path):
+async def test_a_trainer_resumes_from_its_last_checkpoint(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=4)
     run = tmp_path / "run"
     used: list[list[int]] = []
@@ -210,7 +208,7 @@ async def test_a_trainer_goes_on_from_its_last_checkpoint(make_config: MakeConfi
     proven(run)
 
 
-async def test_a_run_that_trains_nothing_goes_on_where_it_was(
+async def test_a_run_without_training_resumes_without_undoing_steps(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", steps=4)
@@ -231,7 +229,7 @@ async def test_a_run_that_trains_nothing_goes_on_where_it_was(
     proven(run)
 
 
-async def test_one_process_drives_a_run_at_a_time(make_config: MakeConfig, tmp_path: Path):
+async def test_a_run_has_one_controller_at_a_time(make_config: MakeConfig, tmp_path: Path):
     config = make_config("waits-a", steps=2)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         before = (tmp_path / "run/controller.json").read_bytes()
@@ -242,7 +240,9 @@ async def test_one_process_drives_a_run_at_a_time(make_config: MakeConfig, tmp_p
         rollouts.stop()
 
 
-async def test_who_is_refused_a_run_changes_nothing_of_it(make_config: MakeConfig, tmp_path: Path):
+async def test_a_rejected_second_controller_changes_nothing(
+    make_config: MakeConfig, tmp_path: Path
+):
     run = tmp_path / "run"
     async with Rollouts(make_config("waits-a", steps=2), out=run) as rollouts:
         with (run / "results.jsonl").open("a") as file:
@@ -257,7 +257,7 @@ async def test_who_is_refused_a_run_changes_nothing_of_it(make_config: MakeConfi
         rollouts.stop()
 
 
-async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
+async def test_a_failed_start_leaves_no_new_files(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     config = make_config("coin-a", "coin-b", steps=2)
@@ -285,7 +285,7 @@ async def test_a_start_that_comes_to_nothing_leaves_nothing_but_what_was_there(
     proven(run)
 
 
-async def test_a_worker_has_as_long_to_start_as_the_config_says(
+async def test_the_config_sets_the_start_timeout_of_workers(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", steps=1)
@@ -355,7 +355,7 @@ async def roll_out(rollouts: Rollouts) -> None:
         await all_batches(rollouts)
 
 
-async def test_tasks_of_one_folder_name_are_told_apart(make_config: MakeConfig, tmp_path: Path):
+async def test_tasks_with_equal_folder_names_stay_distinct(make_config: MakeConfig, tmp_path: Path):
     config = make_config("one/coin", "two/coin", steps=2)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         await all_batches(rollouts)
@@ -364,7 +364,7 @@ async def test_tasks_of_one_folder_name_are_told_apart(make_config: MakeConfig, 
     assert len(rollouts.plan.tasks) == 2
 
 
-async def test_what_ended_a_run_is_raised_though_nobody_asks_for_a_batch_any_more(
+async def test_the_error_that_ended_a_run_is_raised_without_another_batch_request(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("dies-a", steps=2, group_size=1, batch_groups=1)
@@ -374,7 +374,7 @@ async def test_what_ended_a_run_is_raised_though_nobody_asks_for_a_batch_any_mor
     assert "workers die repeatedly" in read_status(tmp_path / "run/status.json").why
 
 
-async def test_steps_that_a_crash_undid_are_not_told(make_config: MakeConfig, tmp_path: Path):
+async def test_undone_steps_are_not_reported(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=4)
     run = tmp_path / "run"
     async with Rollouts(config, out=run) as rollouts:
@@ -399,7 +399,7 @@ async def test_workers_that_die_repeatedly_end_the_run_with_their_last_output(
     assert not (tmp_path / "run/controller.json").exists()
 
 
-async def test_a_slow_group_does_not_hold_up_the_others_for_longer_than_its_slack(
+async def test_a_slow_group_delays_the_others_by_at_most_its_slack(
     make_config: MakeConfig, tmp_path: Path
 ):
     names = ["waits-a", *(f"coin-{number}" for number in range(9))]
@@ -423,23 +423,21 @@ async def test_a_slow_group_does_not_hold_up_the_others_for_longer_than_its_slac
     proven(run)
 
 
-async def test_nothing_of_groups_that_are_over_is_kept_in_memory(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_finished_groups_leave_no_memory(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=10)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         await all_batches(rollouts)
         await until(lambda: len(rollouts.restored.buffer) == 0, 5)
 
 
-def test_a_config_without_tasks_or_an_end_is_refused(make_config: MakeConfig, tmp_path: Path):
+def test_a_config_without_tasks_or_an_end_is_rejected(make_config: MakeConfig, tmp_path: Path):
     with pytest.raises(UsageError, match=r"\[run\] steps"):
         Rollouts(make_config("coin-a"))
     with pytest.raises(UsageError, match=r"\[run\] tasks"):
         Rollouts(Config())
 
 
-def test_storage_that_nothing_can_be_kept_in_is_refused_before_anything_starts(
+def test_unusable_storage_is_rejected_before_anything_starts(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", steps=1)
@@ -449,7 +447,7 @@ def test_storage_that_nothing_can_be_kept_in_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_importing_plimsoll_and_its_rollouts_pulls_in_neither_torch_nor_ray():
+def test_importing_rollouts_imports_neither_torch_nor_ray():
     script = (
         "import sys, plimsoll; before = set(sys.modules); plimsoll.Rollouts; "
         "from plimsoll.config.file import Config; "

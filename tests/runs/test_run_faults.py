@@ -31,9 +31,7 @@ from plimsoll.workers.messages import Order, Result
 WHY = "its trajectory is gone"
 
 
-async def test_a_batch_that_was_rejected_is_never_committed_nor_is_another_in_its_name(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_rejected_batch_cannot_be_committed(make_config: MakeConfig, tmp_path: Path):
     published: list[Version] = []
 
     async def publish(version: Version) -> None:
@@ -63,7 +61,7 @@ async def test_a_batch_that_was_rejected_is_never_committed_nor_is_another_in_it
     proven(tmp_path / "run")
 
 
-async def test_a_batch_whose_weights_may_be_served_is_not_rejected(
+async def test_a_batch_cannot_be_rejected_once_its_weights_may_be_served(
     make_config: MakeConfig, tmp_path: Path
 ):
     async def refuse(version: Version) -> None:
@@ -79,7 +77,7 @@ async def test_a_batch_whose_weights_may_be_served_is_not_rejected(
     proven(tmp_path / "run")
 
 
-async def test_what_was_rejected_is_void_in_the_results_however_long_the_ledger_takes(
+async def test_rejected_groups_are_void_in_the_results_even_with_a_slow_ledger(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     reject = Ledger.reject
@@ -100,7 +98,7 @@ async def test_what_was_rejected_is_void_in_the_results_however_long_the_ledger_
     assert {row.reason for row in lost} == {WHY}
 
 
-async def test_a_prompt_that_is_rejected_again_and_again_is_out(
+async def test_a_repeatedly_rejected_prompt_excludes_its_task(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", "coin-c", steps=4, requeues=1)
@@ -127,7 +125,7 @@ async def _stopped_with_something_buffered(config, run: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "zeros"])
-async def test_a_graded_rollout_without_its_line_is_made_again(
+async def test_a_graded_rollout_without_a_row_is_rolled_out_again(
     make_config: MakeConfig, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ):
     config, run = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1), tmp_path / "run"
@@ -144,7 +142,7 @@ async def test_a_graded_rollout_without_its_line_is_made_again(
     proven(run)
 
 
-async def test_the_row_of_a_trial_that_a_power_cut_undid_does_not_stand_for_the_graded_one(
+async def test_the_row_of_a_trial_lost_in_a_power_cut_is_not_used_for_the_graded_one(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     config, run = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1), tmp_path / "run"
@@ -161,7 +159,7 @@ async def test_the_row_of_a_trial_that_a_power_cut_undid_does_not_stand_for_the_
     assert "rollouts that were graded: they are made again" in caplog.text
 
 
-async def test_a_grade_that_its_last_row_withdraws_is_not_trained_on(
+async def test_a_grade_revoked_by_a_later_row_is_not_trained_on(
     make_config: MakeConfig, tmp_path: Path
 ):
     config, run = make_config("coin-a", "coin-b", "coin-c", steps=4, depth=1), tmp_path / "run"
@@ -175,7 +173,7 @@ async def test_a_grade_that_its_last_row_withdraws_is_not_trained_on(
     proven(run)
 
 
-async def test_the_rows_of_a_batch_are_on_the_disk_before_the_ledger_knows_of_it(
+async def test_the_rows_of_a_batch_are_synced_before_the_ledger_consumes_it(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     consume, synced = Ledger.consume, list[int]()
@@ -197,7 +195,7 @@ async def test_the_rows_of_a_batch_are_on_the_disk_before_the_ledger_knows_of_it
         assert len(await all_batches(rollouts)) == 2
 
 
-async def test_damaged_lines_of_steps_and_evaluations_are_named_and_left_out(
+async def test_damaged_lines_of_steps_and_evaluations_are_logged_and_skipped(
     make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     config, run = make_config("coin-a", "coin-b", steps=3), tmp_path / "run"
@@ -229,7 +227,7 @@ async def test_a_run_that_fails_after_its_last_step_is_not_done(
     assert summary.ended == "no server is left to evaluate with"
 
 
-async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_the_batch(
+async def test_a_canary_that_fails_during_consume_does_not_void_the_batch(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run, consume = tmp_path / "run", Ledger.consume
@@ -266,16 +264,14 @@ async def test_a_canary_that_fails_while_a_batch_is_consumed_takes_nothing_from_
     proven(run)
 
 
-def test_a_graded_rollout_of_which_nothing_is_known_is_never_in_a_batch(directory: RunDirectory):
+def test_a_graded_rollout_without_a_row_is_never_in_a_batch(directory: RunDirectory):
     member = Member(state=MemberState.GRADED, reward=1.0)
     group = Group(id="0-0", prompt=0, task="coin-a", admitted=FIRST_VERSION, members=[member])
     with pytest.raises(LedgerError, match=r"0-0/0\.0 is graded .* what it said is not known"):
         RolloutBuffer(directory).batch([group], Books())
 
 
-async def test_a_task_that_only_undone_steps_have_rollouts_of_is_missed_as_well(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_missing_task_of_undone_steps_is_an_error(make_config: MakeConfig, tmp_path: Path):
     one_by_one = {"batch_groups": 1, "depth": 0, "max_staleness": 0}
     config, run = make_config("coin-a", "coin-b", "coin-c", steps=3, **one_by_one), tmp_path / "run"
     async with Rollouts(config, out=run) as rollouts:
@@ -295,9 +291,7 @@ async def test_a_task_that_only_undone_steps_have_rollouts_of_is_missed_as_well(
     proven(run)
 
 
-async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_truncated_ledger_is_not_resumed(make_config: MakeConfig, tmp_path: Path):
     config, run = make_config("coin-a", "coin-b", steps=4), tmp_path / "run"
     async with Rollouts(config, out=run, trains=False) as rollouts:
         async for batch in rollouts.batches():
@@ -319,7 +313,7 @@ async def test_a_ledger_that_has_lost_its_end_is_not_begun_again(
     proven(run)
 
 
-async def test_a_slow_run_directory_holds_up_its_lines_and_not_the_run(
+async def test_a_slow_run_directory_delays_lines_and_not_the_run(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     append, finish = json_lines._append, Ledger.finish
@@ -356,7 +350,7 @@ async def test_a_slow_run_directory_holds_up_its_lines_and_not_the_run(
     proven(tmp_path / "run")
 
 
-async def test_a_batch_of_which_a_group_is_given_up_while_rows_are_settled_is_chosen_anew(
+async def test_a_batch_is_chosen_again_if_a_group_is_abandoned_during_the_sync(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run, settle = tmp_path / "run", RunDirectory.settle

@@ -51,7 +51,7 @@ async def work_of_turns(config: Config, directory: RunDirectory, running: int) -
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 @pytest.mark.parametrize("reuse", ["none", "fresh"])
-async def test_a_turn_does_not_look_at_every_trial_that_runs(
+async def test_a_turn_does_not_iterate_over_all_running_trials(
     make_config: MakeConfig, tmp_path: Path, reuse: str
 ):
     medians: list[int] = []

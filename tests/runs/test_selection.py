@@ -16,7 +16,7 @@ def break_task(folder: Path) -> None:
     (folder / "task.toml").write_text('[agent]\ntimeout_sec = "soon"\n')
 
 
-def test_one_invalid_task_stops_the_set_and_is_named(make_tasks: MakeTasks, tmp_path: Path):
+def test_one_invalid_task_rejects_the_set_and_is_named(make_tasks: MakeTasks, tmp_path: Path):
     make_tasks("bad", "good")
     break_task(tmp_path / "tasks/bad")
     with pytest.raises(UsageError) as caught:
@@ -26,7 +26,7 @@ def test_one_invalid_task_stops_the_set_and_is_named(make_tasks: MakeTasks, tmp_
     assert "tasks/bad/task.toml:2: agent.timeout_sec" in said
 
 
-def test_the_rest_runs_when_asked_to_and_the_invalid_one_is_still_named(
+def test_skip_invalid_runs_the_others_and_still_names_the_invalid_task(
     make_tasks: MakeTasks, tmp_path: Path
 ):
     make_tasks("bad", "good")
@@ -36,14 +36,16 @@ def test_the_rest_runs_when_asked_to_and_the_invalid_one_is_still_named(
     assert len(selection.problems) == 1
 
 
-def test_where_no_task_is_valid_nothing_can_be_skipped_to(make_tasks: MakeTasks, tmp_path: Path):
+def test_a_set_without_a_valid_task_is_rejected_despite_skip_invalid(
+    make_tasks: MakeTasks, tmp_path: Path
+):
     make_tasks("bad")
     break_task(tmp_path / "tasks/bad")
     with pytest.raises(UsageError, match="no task is valid"):
         select_tasks(tmp_path / "tasks", pattern=None, skip_invalid=True)
 
 
-def test_a_pattern_that_leaves_the_invalid_one_out_runs(make_tasks: MakeTasks, tmp_path: Path):
+def test_a_pattern_without_the_invalid_task_is_accepted(make_tasks: MakeTasks, tmp_path: Path):
     make_tasks("bad", "good")
     break_task(tmp_path / "tasks/bad")
     selection = select_tasks(tmp_path / "tasks", pattern="g*", skip_invalid=False)

@@ -22,7 +22,7 @@ def one_that_hangs(make_config: MakeConfig, **run: object) -> Config:
     return make_config(*names, seed=seed, **{**usual, **run})
 
 
-async def test_a_rollout_that_hangs_is_resumed_so_often_then_comes_again_and_then_its_task_is_out(
+async def test_a_hung_rollout_is_resumed_then_requeued_then_its_task_is_excluded(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(stragglers, "MOST_RESUMES", 1)
@@ -37,9 +37,7 @@ async def test_a_rollout_that_hangs_is_resumed_so_often_then_comes_again_and_the
     proven(tmp_path / "run")
 
 
-async def test_another_takes_the_place_of_a_rollout_that_the_last_batch_waits_for(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_straggler_of_the_last_batch_is_replaced(make_config: MakeConfig, tmp_path: Path):
     config = one_that_hangs(make_config, steps=2, max_staleness=2)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         batches = await all_batches(rollouts)
@@ -49,9 +47,7 @@ async def test_another_takes_the_place_of_a_rollout_that_the_last_batch_waits_fo
     proven(tmp_path / "run")
 
 
-async def test_the_slack_of_a_rollout_stands_still_while_the_policy_is_paused(
-    make_config: MakeConfig, tmp_path: Path
-):
+async def test_a_policy_pause_does_not_use_up_slack(make_config: MakeConfig, tmp_path: Path):
     config = one_that_hangs(make_config, steps=30, max_staleness=1)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         training = asyncio.create_task(all_batches(rollouts))
@@ -66,7 +62,7 @@ async def test_the_slack_of_a_rollout_stands_still_while_the_policy_is_paused(
         await training
 
 
-async def test_a_slack_that_is_over_does_not_keep_a_stopped_run_busy(
+async def test_expired_slack_does_not_make_a_stopped_run_spin(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     config = one_that_hangs(make_config, steps=30, max_staleness=1, slack_seconds=1.0)

@@ -19,9 +19,9 @@ from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Kind,
-    News,
     Order,
     Result,
+    SandboxReport,
 )
 
 __all__ = ["CoinPlace", "coins", "leaks", "leaks_once", "without_ids"]
@@ -55,7 +55,7 @@ class CoinPlace:
     def expect(self, kinds: Sequence[Kind]) -> None:
         pass
 
-    def news(self) -> News | None:
+    def take_report(self) -> SandboxReport | None:
         return None
 
     def counts(self) -> dict[str, int]:

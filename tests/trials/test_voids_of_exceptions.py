@@ -16,7 +16,7 @@ def no_space(*names: str) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name, None, other)
 
 
-def test_a_fault_of_ours_leaves_its_trace_beside_what_the_trial_wrote(tmp_path: Path):
+def test_a_bug_leaves_its_traceback_in_the_folder_of_the_trial(tmp_path: Path):
     try:
         raise KeyError("what")
     except KeyError as error:
@@ -26,7 +26,7 @@ def test_a_fault_of_ours_leaves_its_trace_beside_what_the_trial_wrote(tmp_path: 
     assert "Traceback" in (tmp_path / "trial/bug.txt").read_text()
 
 
-def test_a_trace_that_cannot_be_written_does_not_hide_the_fault(tmp_path: Path):
+def test_an_unwritable_traceback_does_not_hide_the_bug(tmp_path: Path):
     (tmp_path / "file").touch()
     verdict = void_of(KeyError("what"), tmp_path / "file/trial")
     assert verdict.cause is Cause.BUG
@@ -42,7 +42,7 @@ def test_a_trace_that_cannot_be_written_does_not_hide_the_fault(tmp_path: Path):
     ],
     ids=["full", "quota", "group"],
 )
-def test_a_full_disk_is_no_fault_of_ours_and_is_the_same_for_every_ticket(
+def test_a_full_disk_is_not_a_bug_and_has_one_reason_for_all_tickets(
     error: Exception, tmp_path: Path
 ):
     said = {void_of(error, tmp_path / name) for name in ("a", "b")}
@@ -53,12 +53,12 @@ def test_a_full_disk_is_no_fault_of_ours_and_is_the_same_for_every_ticket(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_beside_another_fault_does_not_hide_it():
+def test_a_full_disk_does_not_hide_another_error():
     both = ExceptionGroup("both", [no_space(), KeyError("what")])
     assert void_of(both).cause is Cause.BUG
 
 
-def test_the_file_system_that_is_named_is_the_one_that_was_written_to(tmp_path: Path):
+def test_the_named_file_system_is_the_one_written_to(tmp_path: Path):
     mount = next(path for path in (tmp_path, *tmp_path.parents) if path.is_mount())
     assert f"at {mount} is full" in disk_full_reason(
         no_space(str(tmp_path / "none/x")), Path("/proc")

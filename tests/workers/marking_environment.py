@@ -18,9 +18,9 @@ from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Kind,
-    News,
     Order,
     Result,
+    SandboxReport,
 )
 
 __all__ = ["MarkingEnvironment", "marking", "refuses", "slow_to_make", "stumbles"]
@@ -94,12 +94,12 @@ class MarkingEnvironment:
         if kinds or (self._folder / "expects").exists():
             self.mark("expects", str(len(kinds)))
 
-    def news(self) -> News | None:
+    def take_report(self) -> SandboxReport | None:
         """The content of the file `news`, and of the marker of its end."""
         file = self._folder / "news"
         said = tuple(one.read_text() for one in (file, self._folder / "left") if one.exists())
         news, self._told = said[self._told :], len(said)
-        return News(warnings=news) if news else None
+        return SandboxReport(warnings=news) if news else None
 
     def counts(self) -> dict[str, int]:
         return {"alive": self._alive}

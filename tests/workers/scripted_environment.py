@@ -21,9 +21,9 @@ from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Kind,
-    News,
     Order,
     Result,
+    SandboxReport,
     WorkerSpec,
 )
 from stand_ins import stand_in
@@ -66,7 +66,7 @@ class ScriptedEnvironment:
         self._version = FIRST_VERSION
         self._paused = (False, False)
         self._coming = Counter[str]()
-        self._news: News | None = None
+        self._report: SandboxReport | None = None
 
     async def run(self, order: Order) -> Result:
         started = time.monotonic()
@@ -103,7 +103,7 @@ class ScriptedEnvironment:
             case "coming":
                 return msgspec.json.encode(self._coming).decode()
             case "warn":
-                self._news = News(warnings=(about,), sandboxes=Readings(warm={100: 1}))
+                self._report = SandboxReport(warnings=(about,), sandboxes=Readings(warm={100: 1}))
             case "pid":
                 return str(os.getpid())
             case _:
@@ -119,9 +119,9 @@ class ScriptedEnvironment:
     def expect(self, kinds: Sequence[Kind]) -> None:
         self._coming = Counter(kind.task for kind in kinds)
 
-    def news(self) -> News | None:
-        news, self._news = self._news, None
-        return news
+    def take_report(self) -> SandboxReport | None:
+        report, self._report = self._report, None
+        return report
 
     def counts(self) -> dict[str, int]:
         return {"held": len(self._held)}

@@ -148,7 +148,7 @@ async def heard(run: asyncio.subprocess.Process) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["sleep 600", "block 600"])
 @pytest.mark.parametrize("name", ["process", "ray"])
-async def test_workers_do_not_outlive_a_run_that_is_killed(
+async def test_workers_end_with_a_killed_run(
     name: str, task: str, request: pytest.FixtureRequest, mark: Mark
 ):
     address = request.getfixturevalue("shared_cluster").address if name == "ray" else ""
@@ -163,7 +163,7 @@ def workers_of(mark: Mark) -> set[int]:
 
 
 @pytest.mark.slow
-async def test_a_run_that_stood_still_does_not_hold_it_against_its_workers(mark: Mark):
+async def test_a_suspended_controller_does_not_count_its_workers_as_dead(mark: Mark):
     async with run_apart("", "sleep 9") as run:
         run.send_signal(signal.SIGSTOP)
         await asyncio.sleep(6)

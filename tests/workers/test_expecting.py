@@ -17,7 +17,7 @@ from plimsoll.trials.verdicts import Void
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
-from plimsoll.workers.messages import Drain, Expect, Kind, News
+from plimsoll.workers.messages import Drain, Expect, Kind, SandboxReport
 
 A = Kind("a")
 
@@ -26,7 +26,7 @@ def said(result: object) -> dict[str, int]:
     return json.loads(result.trajectory)  # type: ignore[attr-defined]
 
 
-async def test_workers_are_told_what_comes_and_that_it_does_not_any_more(engine: Engine):
+async def test_the_next_orders_are_announced_to_workers_and_withdrawn(engine: Engine):
     async with Supervisor(engine, spec(concurrency=2), number=1) as supervisor:
         await supervisor.wait_ready()
         assert supervisor.slots == 2
@@ -44,7 +44,7 @@ async def test_of_equally_busy_workers_the_one_that_expects_an_order_gets_it(eng
         assert said(await supervisor.run(order("t1", "coming"))) == {"coming": 1}
 
 
-async def test_a_warning_of_two_workers_is_said_once_and_before_the_tickets_end(
+async def test_a_warning_of_two_workers_is_logged_once_before_the_tickets_end(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ):
     async with Supervisor(engine, spec(concurrency=1), number=2) as supervisor:
@@ -69,7 +69,7 @@ async def test_measurements_of_a_killed_worker_are_not_lost():
         assert supervisor.reports.meter.stats(Reuse.FRESH).hits == 2
 
 
-async def test_one_that_takes_no_more_keeps_nothing_ready(tmp_path: Path):
+async def test_a_draining_worker_prewarms_nothing(tmp_path: Path):
     expects = tmp_path / "expects"
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t1", "until go")
@@ -85,7 +85,7 @@ async def test_one_that_takes_no_more_keeps_nothing_ready(tmp_path: Path):
     assert expects.read_text() == "0"
 
 
-async def test_one_that_a_signal_ends_keeps_nothing_ready(tmp_path: Path):
+async def test_a_worker_ended_by_a_signal_prewarms_nothing(tmp_path: Path):
     expects = tmp_path / "expects"
     async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
         hand.order("t1", "until go")
@@ -97,11 +97,13 @@ async def test_one_that_a_signal_ends_keeps_nothing_ready(tmp_path: Path):
         await hand.ended(30)
 
 
-async def test_news_come_while_tickets_run_and_once_more_when_the_place_was_left(tmp_path: Path):
+async def test_reports_are_sent_while_tickets_run_and_after_the_environment_is_closed(
+    tmp_path: Path,
+):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t1", "until go")
         (tmp_path / "news").write_text("no limit on storage")
-        assert (await hand.hear(News)).warnings == ("no limit on storage",)
+        assert (await hand.hear(SandboxReport)).warnings == ("no limit on storage",)
         hand.tell(Drain(0))
-        assert (await hand.hear(News)).warnings == ("its place was left",)
+        assert (await hand.hear(SandboxReport)).warnings == ("its place was left",)
         await hand.ended(30)

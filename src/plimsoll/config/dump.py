@@ -57,8 +57,8 @@ def documentation(table: type[BaseModel]) -> dict[str, str]:
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match text:
-                case ast.Expr(ast.Constant(str(words))):
-                    texts[field.target.id] = words
+                case ast.Expr(ast.Constant(str(docstring))):
+                    texts[field.target.id] = docstring
                 case _:
                     pass
     return texts

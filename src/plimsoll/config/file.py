@@ -52,9 +52,9 @@ def describe_problem(root: type[BaseModel], file: Path, text: str, problem: Erro
     if problem["type"] == "extra_forbidden":
         table = _table(root, path[:-1])
         assert table is not None, f"{path} is in no table with fixed keys"
-        known = list(keys(table))
-        close = difflib.get_close_matches(str([*path][-1]), known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+        allowed = list(keys(table))
+        close = difflib.get_close_matches(str([*path][-1]), allowed, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(allowed)}"
         return f"{where}: unknown key {show_key(path)} ({hint})"
     expected = _expected(root, problem)
     what = f"expected {expected}" if expected else problem["msg"]

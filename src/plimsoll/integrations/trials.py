@@ -94,7 +94,7 @@ class Trials(RunSession):
         if trip is None:
             return TrainingError(f"no trial is started any more: {self._scheduler.why}")
         return TrainingError(
-            f"the breaker tripped ({trip.rule}): {trip.said}; look at {self.directory.path}, "
+            f"the breaker tripped ({trip.rule}): {trip.message}; look at {self.directory.path}, "
             "or go on in spite of it with keep_going=True"
         )
 
@@ -112,10 +112,10 @@ class Trials(RunSession):
         )
 
     def _task(self, name: str) -> Task:
-        known = self.plan.trained
-        if name in known.left_out:
-            raise UsageError(f"the task {name} is in quarantine: {known.left_out[name]}")
-        if name not in known.tasks:
+        task_set = self.plan.trained
+        if name in task_set.left_out:
+            raise UsageError(f"the task {name} is in quarantine: {task_set.left_out[name]}")
+        if name not in task_set.tasks:
             where = self.plan.config.run.tasks
             raise UsageError(f"there is no task {name!r} in {where}: rows name tasks of the config")
-        return known.tasks[name]
+        return task_set.tasks[name]

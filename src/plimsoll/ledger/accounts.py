@@ -117,14 +117,14 @@ class Accounts:
             self._record(ev.Returned(task=task, number=self.books.returned, at=self._clock()))
         return returned
 
-    def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
+    def evaluation_name(self, name: str, taken: Collection[str] = ()) -> str:
         """A unique name for an evaluation: `name`, with a number appended if it is taken."""
-        name = wanted
+        unique = name
         for number in itertools.count(2):
-            if name not in taken and not self._history.about(evaluation_group(name, 0)):
+            if unique not in taken and not self._history.about(evaluation_group(unique, 0)):
                 break
-            name = f"{wanted}.{number}"
-        return name
+            unique = f"{name}.{number}"
+        return unique
 
     def admit_evaluation(
         self,
@@ -174,9 +174,9 @@ class Accounts:
         Stops after `most` tickets.
         """
         tickets = (
-            group.ticket(place)
+            group.ticket(index)
             for group in self.books.unstarted
-            for place, member in enumerate(group.members)
+            for index, member in enumerate(group.members)
             if member.state is MemberState.WAITING
         )
         return list(itertools.islice(tickets, most))
@@ -190,7 +190,7 @@ class Accounts:
         event = ev.Started(
             ticket=ticket, version=self.books.version, worker=worker, at=self._clock()
         )
-        return self._tell(event, ticket)
+        return self._report(event, ticket)
 
     def finish(
         self,
@@ -210,10 +210,10 @@ class Accounts:
             trial=trial,
             at=self._clock(),
         )
-        strange = {one.version for one in event.segments if is_beyond(self.books, one.version)}
-        if not self._tell(event, ticket):
+        unknown = {one.version for one in event.segments if is_beyond(self.books, one.version)}
+        if not self._report(event, ticket):
             return False
-        for version in strange:
+        for version in unknown:
             _log.warning("%s is void: it has tokens of version %s, never heard of", ticket, version)
         self._withhold_overdue(ticket)
         return True
@@ -234,12 +234,12 @@ class Accounts:
         seconds: float = 0.0,
         *,
         again: bool = False,
-        spoke: bool = True,
+        has_answered: bool = True,
     ) -> bool:
         """Record a void rollout. The table of causes says whether it is retried.
 
         `again` retries it regardless of the table, and the try does not count: the run itself gave
-        it up, to continue later. `spoke`: the policy had answered. A retry uses other seeds,
+        it up, to continue later. `has_answered`: the policy had answered. A retry uses other seeds,
         except after `again` and where the rollout was lost before the policy answered.
         """
         event = ev.Voided(
@@ -249,10 +249,10 @@ class Accounts:
             seconds=seconds,
             retry=again or retries(self.books, self.settings, ticket, verdict.cause),
             counts=not again,
-            anew=not again and (spoke or verdict.cause is not Cause.LOST),
+            anew=not again and (has_answered or verdict.cause is not Cause.LOST),
             at=self._clock(),
         )
-        return self._tell(event, ticket)
+        return self._report(event, ticket)
 
     def choose(self) -> Batch | Waiting:
         """The next batch, or the groups that it waits for. Changes nothing."""
@@ -304,9 +304,9 @@ class Accounts:
     def _resume(self, group: Group, upto: int) -> None:
         """Let open members continue with the current weights; withhold those that have ended."""
         version, now = self.books.version, self._clock()
-        for place, member in enumerate(group.members):
+        for index, member in enumerate(group.members):
             if member.state is MemberState.RUNNING:
-                self._record(ev.Resumed(ticket=group.ticket(place), version=version, at=now))
+                self._record(ev.Resumed(ticket=group.ticket(index), version=version, at=now))
         self._withhold(group, upto)
 
     def _withhold(self, group: Group, upto: int) -> None:
@@ -418,13 +418,13 @@ class Accounts:
 
     def _running(self) -> list[tuple[str, str]]:
         return [
-            (group.ticket(place), member.worker)
+            (group.ticket(index), member.worker)
             for group in (*self.books.groups.values(), *self.books.evals.values())
-            for place, member in enumerate(group.members)
+            for index, member in enumerate(group.members)
             if member.state is MemberState.RUNNING
         ]
 
-    def _tell(self, event: ev.Event, about: str) -> bool:
+    def _report(self, event: ev.Event, about: str) -> bool:
         """Record a report about a ticket or a group; count it as ignored if it does not fit."""
         if self._record(event):
             return True

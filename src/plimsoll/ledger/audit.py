@@ -51,15 +51,15 @@ class _Sample:
 class _Group:
     prompt: int
     head: Version
-    places: dict[str, _Sample] = field(default_factory=dict[str, _Sample])
+    samples: dict[str, _Sample] = field(default_factory=dict[str, _Sample])
     """Members by the number in their ticket."""
 
     def sample(self, ticket: str) -> _Sample:
         """The sample of a ticket; a new one if the member had another ticket."""
-        place = ticket.rpartition("/")[2].partition(".")[0]
-        if place not in self.places or self.places[place].ticket != ticket:
-            self.places[place] = _Sample(ticket, self.head)
-        return self.places[place]
+        number = ticket.rpartition("/")[2].partition(".")[0]
+        if number not in self.samples or self.samples[number].ticket != ticket:
+            self.samples[number] = _Sample(ticket, self.head)
+        return self.samples[number]
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class Auditor:
 
     def _check_samples(self, name: str, group: _Group) -> None:
         bound = self._settings.max_staleness if self._settings else 0
-        used = [one for one in group.places.values() if one.graded and not one.withheld]
+        used = [one for one in group.samples.values() if one.graded and not one.withheld]
         if not used:
             self.broken.append(f"group {name} was trained on and has no graded rollout")
         for version in (version for sample in used for version in sample.versions()):
@@ -214,9 +214,9 @@ class Auditor:
 
     def _lost(self, books: Books) -> list[int]:
         """Prompts that were started and are nowhere. Prompts of excluded tasks may be."""
-        known = self._trained.keys() | books.pending.keys()
-        known |= {group.prompt for group in books.groups.values()}
-        nowhere = set(range(books.next_prompt)) - known - self._passed
+        found = self._trained.keys() | books.pending.keys()
+        found |= {group.prompt for group in books.groups.values()}
+        nowhere = set(range(books.next_prompt)) - found - self._passed
         return sorted(p for p in nowhere if self._tasks.get(p) not in books.quarantined)[:10]
 
 

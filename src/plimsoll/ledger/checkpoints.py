@@ -151,11 +151,11 @@ class Checkpoints:
     def _forget_old(self, newest: Checkpoint, lineages: Lineages) -> None:
         """Remove checkpoints beyond the last ones of this lineage; the manifest before its
         files."""
-        known = self.all()
-        living = [made for made in known if lineages.descends(newest.version, made.version)]
-        kept = {made.name for made in living[-self._keep :]}
-        for old in known:
-            if old.name not in kept:
+        checkpoints = self.all()
+        living = [made for made in checkpoints if lineages.descends(newest.version, made.version)]
+        kept_names = {made.name for made in living[-self._keep :]}
+        for old in checkpoints:
+            if old.name not in kept_names:
                 self._manifest(old.name).unlink(missing_ok=True)
                 shutil.rmtree(self.path(old), ignore_errors=True)
         # Partial files of a crash: no other process writes here.

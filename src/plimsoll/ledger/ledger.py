@@ -46,12 +46,12 @@ _log = logging.getLogger(__name__)
 def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
     """The books of a journal, read from its last snapshot or from its first event."""
     books, after = Books(), 0
-    kept = None if from_the_start else journal.snapshot()
-    if kept is not None:
+    stored = None if from_the_start else journal.snapshot()
+    if stored is not None:
         try:
-            if not kept.is_whole:
+            if not stored.is_whole:
                 raise msgspec.DecodeError("it is not what was written")
-            books, after = snapshot.load(kept.books), kept.seq
+            books, after = snapshot.load(stored.books), stored.seq
         except msgspec.MsgspecError as error:
             _log.warning("%s: its snapshot is not used: %s", journal.path, error)
     for seq, event in journal.read(after):
@@ -134,9 +134,9 @@ class Ledger:
         names."""
         return await self._do(lambda: self.accounts.readmit(tasks))
 
-    def evaluation_name(self, wanted: str, taken: Collection[str] = ()) -> str:
+    def evaluation_name(self, name: str, taken: Collection[str] = ()) -> str:
         """A unique name for an evaluation: `name`, with a number appended if it is taken."""
-        return self.accounts.evaluation_name(wanted, taken)
+        return self.accounts.evaluation_name(name, taken)
 
     async def admit_evaluation(
         self,
@@ -182,12 +182,16 @@ class Ledger:
         seconds: float = 0.0,
         *,
         again: bool = False,
-        spoke: bool = True,
+        has_answered: bool = True,
     ) -> bool:
-        """Record a void rollout. `again`: it is retried, whatever the cause; `spoke`: the policy
-        had answered."""
+        """Record a void rollout.
+
+        `again`: it is retried, whatever the cause; `has_answered`: the policy had answered.
+        """
         return await self._do(
-            lambda: self.accounts.void(ticket, verdict, seconds, again=again, spoke=spoke)
+            lambda: self.accounts.void(
+                ticket, verdict, seconds, again=again, has_answered=has_answered
+            )
         )
 
     async def distrust(self, tickets: Iterable[str], verdict: Void) -> list[str]:

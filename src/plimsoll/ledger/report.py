@@ -151,11 +151,11 @@ def _counts(books: Books) -> Counts:
 def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
     """The books from the first event on, and all problems found."""
     books, auditor = Books(), Auditor()
-    kept = journal.snapshot()
+    stored = journal.snapshot()
     problems: list[str] = []
-    if kept is not None and not kept.is_whole:
-        problems.append(f"the snapshot after event {kept.seq} is not what was written")
-        kept = None
+    if stored is not None and not stored.is_whole:
+        problems.append(f"the snapshot after event {stored.seq} is not what was written")
+        stored = None
     try:
         for (seq, event), filed in zip(journal.read(), journal.filed(), strict=False):
             if filed != (event.id, subject_of(event)):
@@ -165,7 +165,7 @@ def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
                 break
             auditor.take(event)
             histories.take(event)
-            if kept is not None and seq == kept.seq and snapshot.dump(books) != kept.books:
+            if stored is not None and seq == stored.seq and snapshot.dump(books) != stored.books:
                 problems.append(f"the snapshot after event {seq} is not what the events make")
     except LedgerError as error:
         problems.append(str(error))

@@ -99,7 +99,7 @@ def ledger_settings(run: "RunConfig", workers: "WorkersConfig", *, attempts: int
 
     `attempts` is the number of concurrent trials of a task in an evaluation.
     """
-    places = workers.number * workers.concurrency
+    slots = workers.number * workers.concurrency
     if attempts > MOST_MEMBERS:
         raise UsageError(f"[evaluation] attempts is {attempts}; it must be at most {MOST_MEMBERS}")
     if run.max_running is not None and run.max_running < attempts:
@@ -109,7 +109,7 @@ def ledger_settings(run: "RunConfig", workers: "WorkersConfig", *, attempts: int
         )
     return Settings(
         batch_groups=run.batch_groups,
-        max_running=run.max_running or max(places, run.group_size, attempts),
+        max_running=run.max_running or max(slots, run.group_size, attempts),
         depth=run.depth,
         max_staleness=run.max_staleness,
         group_size=run.group_size,

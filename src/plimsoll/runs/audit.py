@@ -92,7 +92,7 @@ def _foreign_verdicts(directory: RunDirectory, books: Books, rows: dict[str, Row
 
 def _final(group: Group) -> list[str]:
     return [
-        group.ticket(place)
-        for place, member in enumerate(group.members)
+        group.ticket(index)
+        for index, member in enumerate(group.members)
         if member.state is MemberState.GRADED
     ]

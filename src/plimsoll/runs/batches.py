@@ -125,10 +125,10 @@ class Rollout:
         """The samples to train on, and the reasons for omitted answers."""
         if not (self.trained and self.trajectory):
             return Trainable()
-        said = self.read()
+        recorded = self.read()
         return Trainable(
-            tuple(_masked(sample, self.head) for sample in said.branches()),
-            tuple(each.untrainable for each in said.exchanges if each.untrainable),
+            tuple(_masked(sample, self.head) for sample in recorded.branches()),
+            tuple(each.untrainable for each in recorded.exchanges if each.untrainable),
         )
 
 
@@ -177,8 +177,8 @@ class Batch:
     def sandbox_seconds(self) -> float | None:
         """The median start time of the trials' sandboxes; None if unknown."""
         waits = (member.sandbox_seconds for group in self.groups for member in group.members)
-        known = [seconds for seconds in waits if seconds is not None]
-        return round(statistics.median(known), 4) if known else None
+        measured = [seconds for seconds in waits if seconds is not None]
+        return round(statistics.median(measured), 4) if measured else None
 
     def samples(self) -> Iterator[tuple[Sample, float]]:
         """The samples to train on, each with the advantage of its rollout. Reads one rollout at
@@ -201,7 +201,7 @@ def _masked(sample: Sample, head: Version | None) -> Sample:
     if head is None or all(version is None or version >= head for version in sample.versions):
         return sample
     mask = bytearray(
-        wanted if version is not None and version >= head else 0
-        for wanted, version in zip(sample.mask, sample.versions, strict=True)
+        flag if version is not None and version >= head else 0
+        for flag, version in zip(sample.mask, sample.versions, strict=True)
     )
     return replace(sample, mask=mask)

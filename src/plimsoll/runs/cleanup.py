@@ -31,9 +31,9 @@ from plimsoll.workers.worker.backends import BACKENDS, docker_extra, docker_opti
 
 __all__ = [
     "ALL",
+    "BackendItems",
     "Choice",
     "Left",
-    "Shelf",
     "Stock",
     "choose_all",
     "choose_expired",
@@ -49,7 +49,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class BackendItems:
     """The open inventory of one backend, and its resources."""
 
     inventory: Inventory
@@ -60,14 +60,14 @@ class Shelf:
 class Stock:
     """The resources of every backend that could be reached."""
 
-    shelves: tuple[Shelf, ...]
+    inventories: tuple[BackendItems, ...]
     unreached: dict[str, str]
     """Backends that could not be reached, each with the error."""
     now: float
 
     @property
     def backends(self) -> list[str]:
-        return [shelf.inventory.name for shelf in self.shelves]
+        return [listed.inventory.name for listed in self.inventories]
 
 
 @asynccontextmanager
@@ -76,18 +76,18 @@ async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None
     reachable."""
     if backend not in (ALL, *BACKENDS):
         raise UsageError(f"no backend is called {backend!r}: choose {', '.join((ALL, *BACKENDS))}")
-    shelves: list[Shelf] = []
+    inventories: list[BackendItems] = []
     unreached: dict[str, str] = {}
     async with AsyncExitStack() as opened:
         for name in BACKENDS if backend == ALL else [backend]:
             try:
                 inventory = await opened.enter_async_context(find_inventory(name, config))
-                shelves.append(Shelf(inventory, tuple(await inventory.items())))
+                inventories.append(BackendItems(inventory, tuple(await inventory.items())))
             except (SandboxError, UsageError) as error:
                 if backend != ALL:
                     raise
                 unreached[name] = str(error)
-        yield Stock(tuple(shelves), unreached, time.time())
+        yield Stock(tuple(inventories), unreached, time.time())
 
 
 def find_inventory(name: str, config: Config) -> Inventory:
@@ -122,7 +122,7 @@ class Left:
 class Choice:
     """The resources to remove and the resources to keep."""
 
-    going: tuple[Shelf, ...]
+    removals: tuple[BackendItems, ...]
     left: tuple[Left, ...] = ()
     shared: int = 0
     """The number of shared resources that the run made; they are kept."""
@@ -130,14 +130,14 @@ class Choice:
     @property
     def items(self) -> Iterator[tuple[str, Resource]]:
         """All resources to remove, each with its backend, in the order of removal."""
-        return ((s.inventory.name, item) for s in self.going for item in s.items)
+        return ((s.inventory.name, item) for s in self.removals for item in s.items)
 
     async def carry_out(self, on_end: OnEnd) -> None:
         """Remove them. Calls `on_end` for each, with the error or ""."""
-        for shelf in self.going:
-            name = shelf.inventory.name
+        for listed in self.removals:
+            name = listed.inventory.name
             await remove_all(
-                shelf.inventory, shelf.items, lambda item, why, name=name: on_end(name, item, why)
+                listed.inventory, listed.items, lambda item, why, name=name: on_end(name, item, why)
             )
 
 
@@ -145,7 +145,8 @@ def choose_expired(stock: Stock) -> Choice:
     """The resources that the reaper would remove."""
     return Choice(
         tuple(
-            Shelf(s.inventory, tuple(select_removable(s.items, stock.now))) for s in stock.shelves
+            BackendItems(s.inventory, tuple(select_removable(s.items, stock.now)))
+            for s in stock.inventories
         )
     )
 
@@ -162,12 +163,12 @@ def choose_all(stock: Stock) -> Choice:
 
 def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
     """The resources of one run, without shared ones. `is_known`: the run may have none."""
-    names = sorted({i.labels.run for s in stock.shelves for i in s.items if i.labels.run})
+    names = sorted({i.labels.run for s in stock.inventories for i in s.items if i.labels.run})
     if run not in names and not is_known:
         raise UsageError(_no_such_run(run, names, stock))
     chosen = _choose(stock, lambda item: item.labels.run == run and not item.shared)
-    shared = sum(i.shared and i.labels.run == run for s in stock.shelves for i in s.items)
-    return Choice(chosen.going, chosen.left, shared)
+    shared = sum(i.shared and i.labels.run == run for s in stock.inventories for i in s.items)
+    return Choice(chosen.removals, chosen.left, shared)
 
 
 def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Resource]]:
@@ -191,19 +192,19 @@ def of_others(living: Iterable[Owner], own: int) -> list[Owner]:
 
 
 def _choose(stock: Stock, is_chosen: Callable[[Resource], bool]) -> Choice:
-    going: list[Shelf] = []
+    removals: list[BackendItems] = []
     left: list[Left] = []
-    for shelf in stock.shelves:
+    for listed in stock.inventories:
         chosen = sorted(
-            filter(is_chosen, shelf.items), key=lambda item: RESOURCE_KINDS.index(item.kind)
+            filter(is_chosen, listed.items), key=lambda item: RESOURCE_KINDS.index(item.kind)
         )
-        kept = in_use(chosen)
-        going.append(Shelf(shelf.inventory, tuple(i for i in chosen if i not in kept)))
+        used = in_use(chosen)
+        removals.append(BackendItems(listed.inventory, tuple(i for i in chosen if i not in used)))
         left += (
-            Left(shelf.inventory.name, item, f"used by {', '.join(_named(users, shelf.items))}")
-            for item, users in kept.items()
+            Left(listed.inventory.name, item, f"used by {', '.join(_named(users, listed.items))}")
+            for item, users in used.items()
         )
-    return Choice(tuple(going), tuple(left))
+    return Choice(tuple(removals), tuple(left))
 
 
 def _named(users: Sequence[str], items: Sequence[Resource]) -> Iterator[str]:
@@ -215,14 +216,14 @@ def _named(users: Sequence[str], items: Sequence[Resource]) -> Iterator[str]:
 
 
 def _no_such_run(run: str, names: Sequence[str], stock: Stock) -> str:
-    said = f"no run is called {run!r}" if run.strip() else "the name of the run is empty"
+    problem = f"no run is called {run!r}" if run.strip() else "the name of the run is empty"
     close = [name for name in names if run.strip() and run in name]
     close += (n for n in difflib.get_close_matches(run, names, _SHOWN_RUNS) if n not in close)
     shown = (close or list(names))[:_SHOWN_RUNS]
     more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     here = f"runs here: {', '.join(shown)}{more}" if names else "no run has anything here"
     not_asked = "".join(f"; {name} was not asked: {why}" for name, why in stock.unreached.items())
-    return f"{said}; {here}{not_asked}"
+    return f"{problem}; {here}{not_asked}"
 
 
 _SECONDS = 20.0

@@ -57,8 +57,8 @@ def find_run(name: str) -> RunDirectory:
                 f"{other.path} is the directory of an evaluation: it has no ledger and no status, "
                 f"and cannot be stopped or resumed; see: {look}"
             )
-        said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
-        raise UsageError(f"{said}; {_runs_here()}")
+        problem = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
+        raise UsageError(f"{problem}; {_runs_here()}")
     return found
 
 
@@ -132,10 +132,10 @@ def check_idle(directory: RunDirectory) -> None:
     """Refuse a run whose controller is alive, or may be."""
     if (owner := controller(directory)) is None:
         return
-    said = f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}"
+    problem = f"{directory.path} is running: pid {owner.pid} on {host_name(owner)}"
     if is_here(owner):
-        raise UsageError(f"{said}; `plimsoll stop {directory.path}` ends it")
-    raise UsageError(f"{said}: {_elsewhere(directory)}")
+        raise UsageError(f"{problem}; `plimsoll stop {directory.path}` ends it")
+    raise UsageError(f"{problem}: {_elsewhere(directory)}")
 
 
 def check_not_elsewhere(directory: RunDirectory) -> None:

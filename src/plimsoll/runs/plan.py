@@ -170,16 +170,16 @@ def command_line(command: str, path: Path, options: Mapping[str, object]) -> str
 
     An option with several values is repeated for each.
     """
-    words = ["plimsoll", command, str(path)]
+    arguments = ["plimsoll", command, str(path)]
     for option, value in options.items():
         if value is True:
-            words.append(option)
+            arguments.append(option)
         elif isinstance(value, tuple):
             for one in cast("tuple[object, ...]", value):
-                words += [option, str(one)]
+                arguments += [option, str(one)]
         elif value is not None and value is not False:
-            words += [option, str(value)]
-    return shlex.join(words)
+            arguments += [option, str(value)]
+    return shlex.join(arguments)
 
 
 def validate_command(config: Config, tasks: str | None = None) -> str:

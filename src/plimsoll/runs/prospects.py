@@ -69,8 +69,8 @@ class Prospects:
         if steps is not None:
             left = (steps - books.version.number) * settings.batch_groups
             usable = max(0, left - books.live)
-        known = (task for task in self._names(order) if task not in books.quarantined)
-        for task in itertools.islice(known, usable):
+        candidates = (task for task in self._names(order) if task not in books.quarantined)
+        for task in itertools.islice(candidates, usable):
             yield from itertools.repeat(_kind(self._plan.tasks, task), settings.group_size)
 
     def _names(self, order: DataOrder) -> Iterator[str]:

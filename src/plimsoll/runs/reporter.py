@@ -16,7 +16,7 @@ from plimsoll.core.versions import Version
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.breaker.breaker import BreakerMonitor
-from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
+from plimsoll.runs.breaker.diagnosis import RunContext, diagnose
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.files.directory import RunDirectory, write_whole
 from plimsoll.runs.files.results import Diagnosis, TrialCounts, mean
@@ -201,14 +201,14 @@ class Reporter:
             look = str(self.directory.folder_of(row))
             fetched = unstaged_requests(self.plan.tasks[row.task], self.plan.assets)
         resume = f"plimsoll resume {shlex.quote(str(self.directory.path))}"
-        around = Circumstances(
+        context = RunContext(
             path=shlex.quote(self.plan.config.run.tasks or ""),
             validate=validate_command(self.plan.config),
             unstaged=fetched,
             again=resume,
             keep_going=f"{resume} --keep-going",
         )
-        return diagnose(trip, around, look=look, stopped=breaker.tripped)
+        return diagnose(trip, context, look=look, stopped=breaker.tripped)
 
     @property
     def _pool(self) -> PoolStats | None:

@@ -65,18 +65,18 @@ class RolloutBuffer:
     def missing(self, books: Books) -> list[str]:
         """Tickets of graded members of live groups without a row: their trajectory is unknown."""
         return [
-            group.ticket(place)
+            group.ticket(index)
             for group in books.groups.values()
-            for place, member in enumerate(group.members)
-            if member.state is MemberState.GRADED and group.ticket(place) not in self._rows
+            for index, member in enumerate(group.members)
+            if member.state is MemberState.GRADED and group.ticket(index) not in self._rows
         ]
 
     async def note_lost(self, books: Books) -> int:
         """Write void rows for tickets that ran when the run was killed; returns their number."""
         lost = [
-            self._lost(group, place)
+            self._lost(group, index)
             for group in books.groups.values()
-            for place, member in enumerate(group.members)
+            for index, member in enumerate(group.members)
             if member.state is MemberState.RUNNING
         ]
         await self._append(lost)
@@ -105,11 +105,11 @@ class RolloutBuffer:
         )
 
     def _group(self, group: Group) -> BatchGroup:
-        members = [self._rollout(group, place, one) for place, one in enumerate(group.members)]
+        members = [self._rollout(group, index, one) for index, one in enumerate(group.members)]
         return BatchGroup(id=group.id, task=group.task, prompt=group.prompt, members=tuple(members))
 
-    def _rollout(self, group: Group, place: int, member: Member) -> Rollout:
-        ticket = group.ticket(place)
+    def _rollout(self, group: Group, index: int, member: Member) -> Rollout:
+        ticket = group.ticket(index)
         row = self._rows.get(ticket)
         is_graded = member.state is MemberState.GRADED
         if is_graded and row is None:
@@ -139,12 +139,12 @@ class RolloutBuffer:
             return self._directory.path / name
         return self._directory.rollout(group.task, ticket)
 
-    def _lost(self, group: Group, place: int) -> Row:
-        ticket = group.ticket(place)
+    def _lost(self, group: Group, index: int) -> Row:
+        ticket = group.ticket(index)
         folder = last_use(self._directory.rollout(group.task, ticket))
         return Row(
             task=group.task,
-            attempt=attempt_of(group, place),
+            attempt=attempt_of(group, index),
             verdict="void",
             reward=None,
             rewards=None,
@@ -157,9 +157,9 @@ class RolloutBuffer:
         )
 
 
-def attempt_of(group: Group, place: int) -> int:
+def attempt_of(group: Group, index: int) -> int:
     """The number of a trial among those of its group's task, counted from 1."""
-    return group.prompt * len(group.members) + place + 1
+    return group.prompt * len(group.members) + index + 1
 
 
 def training_order(group: Group, ticket: str, task: Task, folder: Path) -> Order:

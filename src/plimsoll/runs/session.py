@@ -173,18 +173,18 @@ class RunSession(ABC):
             self._is_open = True
 
     def _open_directory(self) -> bool:
-        wanted = self.plan.config.storage.ledger
+        ledger_folder = self.plan.config.storage.ledger
         given = self.plan.config.local.home
         home = Home.find(None if given is None else Path(given)).path
         if self._resumes and self._out is not None and has_ledger(self._out):
             self.directory = RunDirectory(self._out)
             controller_process.check_not_elsewhere(self.directory)
-            self.location = find(self._out, wanted, home)
+            self.location = find(self._out, ledger_folder, home)
             self._warn_of_network()
             return False
         self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
         try:
-            self.location = make(self.directory.path, wanted, home)
+            self.location = make(self.directory.path, ledger_folder, home)
         except BaseException:
             self.directory.discard()
             raise
@@ -224,7 +224,7 @@ class RunSession(ABC):
             self._scheduler,
             parts.steps,
             parts.held_out,
-            self.location.said,
+            self.location.description,
             kind=parts.kind,
             counts=parts.counts,
         )

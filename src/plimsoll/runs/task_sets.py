@@ -90,9 +90,9 @@ class Candidates:
 
     def standings(self) -> dict[str, Standing]:
         """The standing of each task with its current content."""
-        known = self._load()
+        records = self._load()
         return {
-            task.name: known.standing(task.path, self.backend, self.assets) for task in self.tasks
+            task.name: records.standing(task.path, self.backend, self.assets) for task in self.tasks
         }
 
     def canaries(self, tasks: Sequence[Task], every: int | None, trials: int) -> Canaries | None:
@@ -101,15 +101,15 @@ class Candidates:
             every = DEFAULT_EVERY if trials >= DEFAULT_EVERY else 0
         if every == 0:
             return None
-        known = self._load()
+        records = self._load()
         # A sample across the set: the standing of every task would require reading all of them.
         sample = tasks[:: max(1, len(tasks) // ENOUGH_TASKS)]
         valid = (
             task.name
             for task in sample
-            if known.standing(task.path, self.backend, self.assets).known is ValidationState.VALID
+            if records.standing(task.path, self.backend, self.assets).state is ValidationState.VALID
         )
-        failing = (task.name for task in tasks if known.failed(task.path, self.backend))
+        failing = (task.name for task in tasks if records.failed(task.path, self.backend))
         return Canaries.of(every, valid, failing)
 
     def _load(self) -> TaskRecords:
@@ -169,8 +169,8 @@ class TaskSet:
         if self.candidates is None:
             return ()
         standings = self.candidates.standings()
-        known = (ValidationState.VALID, ValidationState.QUARANTINED)
-        return tuple(t for name, t in self.tasks.items() if standings[name].known not in known)
+        current = (ValidationState.VALID, ValidationState.QUARANTINED)
+        return tuple(t for name, t in self.tasks.items() if standings[name].state not in current)
 
 
 def check_left_out(tasks: TaskSet, backend: str) -> None:
@@ -194,9 +194,9 @@ def linted(tasks: TaskSet) -> TaskSet:
     from plimsoll.tasks.lint.linter import lint_task
     from plimsoll.tasks.lint.rule import Severity
 
-    told: dict[str, str] = {}
+    explained: dict[str, str] = {}
     for name, why in tasks.left_out.items():
         found = lint_task(tasks.tasks[name])
         rules = [finding.rule for finding in found if finding.severity is Severity.ERROR]
-        told[name] = f"{why} → plimsoll lint, rule {rules[0]}" if rules else why
-    return replace(tasks, left_out=told)
+        explained[name] = f"{why} → plimsoll lint, rule {rules[0]}" if rules else why
+    return replace(tasks, left_out=explained)

@@ -75,7 +75,7 @@ def worker_spec(plan: Plan, directory: RunDirectory) -> WorkerSpec:
         concurrency=workers.concurrency,
         memory_mb=workers.memory_mb,
         grace_seconds=workers.grace_seconds,
-        environment=_obeyed(plan.config) | plan.environment | _policy_key(plan.served),
+        environment=_sandbox_variables(plan.config) | plan.environment | _policy_key(plan.served),
     )
 
 
@@ -103,7 +103,7 @@ def _with_policy(config: Config, served: ServedPolicy | None) -> Config:
     return config.model_copy(update={"policy": config.policy.model_copy(update=policy)})
 
 
-def _obeyed(config: Config) -> dict[str, str]:
+def _sandbox_variables(config: Config) -> dict[str, str]:
     """Variables that locate sandboxes. If workers had other values than the run, it would look for
     their sandboxes in another place."""
     docker = config.run.backend == "docker"

@@ -119,7 +119,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that GPU or host memory ran out."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
     )
 
 

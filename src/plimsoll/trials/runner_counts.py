@@ -133,9 +133,9 @@ def _pytest(text: str) -> list[RunnerCount]:
 def _pytest_quiet(text: str) -> list[RunnerCount]:
     """Count the lines of single tests, for output with -qq or truncated output."""
     tests = list(_PYTEST_TEST.finditer(text))
-    words = [match[1] or match[2] for match in tests]
-    passed = sum(word in ("PASSED", "XPASS", "XFAIL") for word in words)
-    failed, errors = words.count("FAILED"), words.count("ERROR")
+    outcomes = [match[1] or match[2] for match in tests]
+    passed = sum(word in ("PASSED", "XPASS", "XFAIL") for word in outcomes)
+    failed, errors = outcomes.count("FAILED"), outcomes.count("ERROR")
     if passed + failed + errors:
         line = _line(text, tests[-1])
         return [RunnerCount("pytest", passed=passed, failed=failed, errors=errors, line=line)]
@@ -344,10 +344,10 @@ def _others(text: str) -> list[RunnerCount]:
         )
         counts.append(count)
     for match in _last(_PHPUNIT, text):
-        words = dict(re.findall(r"(Failures|Errors|Skipped): (\d{1,9})", match[3] or ""))
-        bad = int(words.get("Failures", 0)) + int(words.get("Errors", 0))
+        numbers = dict(re.findall(r"(Failures|Errors|Skipped): (\d{1,9})", match[3] or ""))
+        bad = int(numbers.get("Failures", 0)) + int(numbers.get("Errors", 0))
         total = int(match[1] or match[2] or 0)
-        skipped = int(words.get("Skipped", 0))
+        skipped = int(numbers.get("Skipped", 0))
         counts.append(_total("phpunit", total, bad, skipped, _line(text, match)))
     return counts
 

@@ -41,8 +41,8 @@ def void_of(error: BaseException, folder: Path | None = None) -> Void:
     for kind, cause in _CAUSES:
         if isinstance(error, kind):
             return Void(cause, " ".join(str(error).split()))
-    places = () if folder is None else (folder,)
-    if full := disk_full_reason(error, *places, Path(tempfile.gettempdir())):
+    folders = () if folder is None else (folder,)
+    if full := disk_full_reason(error, *folders, Path(tempfile.gettempdir())):
         return Void(Cause.SANDBOX, full)
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     if folder is None:

@@ -31,12 +31,12 @@ __all__ = [
     "Kind",
     "MakeTrialRunner",
     "NewVersion",
-    "News",
     "Order",
     "Paused",
     "Ready",
     "Result",
     "Run",
+    "SandboxReport",
     "Stop",
     "ToWorker",
     "TrialRunner",
@@ -95,7 +95,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Turns and tokens; None if the agent uses no policy."""
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="news"):
+class SandboxReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="report"):
     """Warnings and sandbox timings of a worker since its last report."""
 
     warnings: tuple[str, ...] = ()
@@ -121,8 +121,8 @@ class TrialRunner(Protocol):
         """Announce that the policy is paused for new weights, or resumed: see `Paused`."""
         ...
 
-    def news(self) -> News | None:
-        """Return the news since the last call; None if there is none."""
+    def take_report(self) -> SandboxReport | None:
+        """Return the report since the last call; None if there is none."""
         ...
 
     def counts(self) -> dict[str, int]:
@@ -239,7 +239,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """A worker cannot start or cannot continue: its last output."""
 
-    words: str
+    reason: str
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
@@ -268,4 +268,4 @@ class Variables(msgspec.Struct, frozen=True, tag="environment"):
     variables: dict[str, str]
 
 
-FromWorker = Hello | Ready | Finished | Failed | Beat | News
+FromWorker = Hello | Ready | Finished | Failed | Beat | SandboxReport

@@ -20,7 +20,7 @@ def test_an_admitted_group_is_live_and_its_rollouts_count_as_running():
     assert run.is_sound()
 
 
-def test_a_started_ticket_waits_no_more_and_takes_the_version_of_now():
+def test_a_started_ticket_takes_the_current_version():
     run = Hand()
     run.admit()
     assert run.accounts.start("0-0/0.0", "w1")
@@ -29,7 +29,7 @@ def test_a_started_ticket_waits_no_more_and_takes_the_version_of_now():
     assert (member.state, member.head, member.worker) == (MemberState.RUNNING, FIRST_VERSION, "w1")
 
 
-def test_a_start_said_twice_is_the_same_start_and_another_worker_is_refused():
+def test_start_is_idempotent_and_a_second_worker_is_rejected():
     run = Hand()
     run.admit()
     assert run.accounts.start("0-0/0.0", "w1")
@@ -40,7 +40,7 @@ def test_a_start_said_twice_is_the_same_start_and_another_worker_is_refused():
     assert run.books.groups["0-0"].members[0].worker == "w1"
 
 
-def test_a_group_is_ready_when_every_member_is_final_and_not_before():
+def test_a_group_is_ready_once_every_member_is_final():
     run = Hand(group_size=2)
     run.admit()
     run.finish("0-0/0.0")
@@ -64,7 +64,7 @@ def test_a_completion_for_an_unknown_ticket_is_counted_and_changes_nothing(ticke
     assert snapshot.dump(run.books) == before
 
 
-def test_a_second_completion_changes_nothing_whatever_it_says():
+def test_a_second_completion_of_any_content_changes_nothing():
     run = Hand()
     run.admit()
     run.finish("0-0/0.0")
@@ -75,7 +75,7 @@ def test_a_second_completion_changes_nothing_whatever_it_says():
     assert run.books.tally.graded == 1
 
 
-def test_a_completion_for_a_group_that_was_given_up_changes_nothing():
+def test_a_completion_for_an_abandoned_group_changes_nothing():
     run = Hand(group_policy="void")
     run.admit()
     run.void("0-0/0.0")
@@ -116,7 +116,7 @@ def test_a_group_is_consumed_once_and_leaves_when_its_step_is_committed():
     assert run.is_sound()
 
 
-def test_a_void_group_gives_its_credit_back_and_its_prompt_comes_first():
+def test_a_void_group_frees_its_capacity_and_its_prompt_comes_first():
     run = Hand(group_policy="void")
     run.admit()
     run.void("2-0/0.0", Cause.CANCELLED)
@@ -127,7 +127,7 @@ def test_a_void_group_gives_its_credit_back_and_its_prompt_comes_first():
     assert run.is_sound()
 
 
-def test_a_prompt_comes_again_so_often_and_then_its_task_is_out():
+def test_a_prompt_is_requeued_up_to_the_limit_then_its_task_is_excluded():
     run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
     for attempt in range(3):
         [group] = run.admit()
@@ -139,7 +139,7 @@ def test_a_prompt_comes_again_so_often_and_then_its_task_is_out():
     assert run.is_sound()
 
 
-def test_a_prompt_whose_task_is_to_blame_does_not_keep_the_others_waiting():
+def test_a_requeued_prompt_of_a_task_to_blame_does_not_delay_others():
     run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
     tried: list[str] = []
     while not run.books.quarantined:
@@ -156,7 +156,7 @@ def test_a_prompt_whose_task_is_to_blame_does_not_keep_the_others_waiting():
     assert run.is_sound()
 
 
-def test_where_no_other_task_is_left_a_prompt_comes_again_at_once():
+def test_a_prompt_of_the_only_task_is_requeued_at_once():
     # The second order has two epochs, and would repeat the task beside the first prompt.
     for order in (DataOrder(["a", "b"], epochs=1), DataOrder(["a"], epochs=2)):
         run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
@@ -174,7 +174,7 @@ def test_where_no_other_task_is_left_a_prompt_comes_again_at_once():
         assert run.is_sound()
 
 
-def test_the_count_of_requeues_outlives_a_restart():
+def test_the_count_of_requeues_survives_a_restart():
     run = Hand(group_policy="void", requeues=1, batch_groups=1, depth=0, max_staleness=0)
     run.admit()
     run.void("0-0/0.0", Cause.CANCELLED)
@@ -184,7 +184,7 @@ def test_the_count_of_requeues_outlives_a_restart():
     assert len(run.books.quarantined) == 1
 
 
-def test_prompts_of_a_task_that_is_out_are_skipped_and_accounted_for():
+def test_prompts_of_an_excluded_task_are_skipped_and_counted():
     run = Hand(group_policy="void", requeues=0)
     run.admit()
     [task] = {group.task for group in run.books.groups.values() if group.prompt == 0}
@@ -206,7 +206,7 @@ def test_policy_complete_replaces_a_void_member():
     assert run.books.buffered == 1
 
 
-def test_policy_complete_gives_up_a_member_that_is_void_again_and_again():
+def test_policy_complete_gives_up_a_repeatedly_void_member():
     run = Hand(group_size=2, group_policy="complete", requeues=2)
     run.admit()
     for attempt in range(2):
@@ -217,7 +217,7 @@ def test_policy_complete_gives_up_a_member_that_is_void_again_and_again():
 
 
 @pytest.mark.parametrize("cause", [Cause.GRADER, Cause.TASK])
-def test_policy_complete_tries_no_more_than_the_table_says_where_the_task_is_to_blame(
+def test_policy_complete_follows_the_table_of_causes_if_the_task_is_to_blame(
     cause: Cause,
 ):
     run = Hand(group_size=2, group_policy="complete", requeues=3)
@@ -231,7 +231,7 @@ def test_policy_complete_tries_no_more_than_the_table_says_where_the_task_is_to_
     assert run.is_sound()
 
 
-def test_policy_min_graded_makes_do_with_fewer():
+def test_policy_min_graded_accepts_fewer_members():
     run = Hand(group_size=3, group_policy="min_graded", min_graded=2)
     run.admit()
     run.void("0-0/0.0")
@@ -246,7 +246,7 @@ def test_policy_min_graded_makes_do_with_fewer():
     assert run.is_sound()
 
 
-def test_policy_void_gives_the_group_up_at_once_but_after_the_retries_of_the_table():
+def test_policy_void_gives_the_group_up_after_the_retries_of_the_table():
     run = Hand(group_size=2, group_policy="void")
     run.admit()
     run.void("0-0/0.0", Cause.SANDBOX)
@@ -256,7 +256,7 @@ def test_policy_void_gives_the_group_up_at_once_but_after_the_retries_of_the_tab
     assert "0-0" not in run.books.groups
 
 
-def test_the_age_of_head_and_of_the_oldest_token_are_both_kept():
+def test_the_ages_of_the_head_and_of_the_oldest_token_are_both_counted():
     run = Hand(batch_groups=1, depth=2, max_staleness=4)
     run.admit()
     run.start_all()
@@ -273,7 +273,7 @@ def test_the_age_of_head_and_of_the_oldest_token_are_both_kept():
     assert run.books.tally.token_ages == {0: 2, 2: 1}
 
 
-def test_tokens_older_than_was_said_at_the_start_count():
+def test_tokens_older_than_announced_at_the_start_count():
     run = Hand(batch_groups=1, depth=1, max_staleness=2)
     for _ in range(3):
         run.step(leave=("1-0",) if run.books.version.number < 1 else ())
@@ -287,7 +287,7 @@ def test_tokens_older_than_was_said_at_the_start_count():
     assert run.is_sound()
 
 
-def test_a_retried_ticket_makes_its_group_young_again():
+def test_a_retried_ticket_makes_its_group_younger():
     run = Hand(batch_groups=1, depth=2, max_staleness=3)
     run.admit()
     run.start_all()
@@ -298,7 +298,7 @@ def test_a_retried_ticket_makes_its_group_young_again():
     assert run.books.groups["0-0"].head.number == 2
 
 
-def test_what_was_cut_short_counts_in_the_duration_bias():
+def test_abandoned_rollouts_count_in_the_duration_bias():
     run = Hand(batch_groups=1, depth=1, max_staleness=1, group_policy="min_graded", requeues=9)
     run.admit()
     run.start_all()

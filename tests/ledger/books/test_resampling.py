@@ -33,7 +33,7 @@ def check_kept(run: Hand) -> None:
 
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if CAUSES[cause].retries])
-def test_another_try_of_a_place_has_other_seeds(cause: Cause):
+def test_a_retry_has_other_seeds(cause: Cause):
     run = begun(group_size=2)
     before, neighbour = seed(run), run.books.groups["0-0"].seed_name(1)
     run.void("0-0/0.0", cause)
@@ -42,17 +42,17 @@ def test_another_try_of_a_place_has_other_seeds(cause: Cause):
     check_kept(run)
 
 
-def test_one_that_was_lost_before_it_spoke_has_the_same_seeds():
+def test_a_retry_of_a_rollout_lost_before_an_answer_has_the_same_seeds():
     run = begun()
     before = seed(run)
-    run.accounts.void("0-0/0.0", LOST, spoke=False)
+    run.accounts.void("0-0/0.0", LOST, has_answered=False)
     assert seed(run) == before
-    run.accounts.void("0-0/0.1", LOST, spoke=True)
+    run.accounts.void("0-0/0.1", LOST, has_answered=True)
     assert seed(run) != before
     check_kept(run)
 
 
-def test_one_that_a_stop_or_a_restart_of_the_run_ended_has_the_same_seeds():
+def test_a_retry_after_a_stop_or_restart_has_the_same_seeds():
     run = begun()
     before = seed(run)
     run.accounts.void("0-0/0.0", STOPPED, again=True)
@@ -65,7 +65,7 @@ def test_one_that_a_stop_or_a_restart_of_the_run_ended_has_the_same_seeds():
     check_kept(run)
 
 
-def test_a_group_that_is_given_up_has_other_seeds_than_any_try_of_it_before():
+def test_a_requeued_group_has_other_seeds_than_all_earlier_tries():
     run = begun()
     seen = [seed(run)]
     run.void("0-0/0.0", Cause.SANDBOX)
@@ -80,7 +80,7 @@ def test_a_group_that_is_given_up_has_other_seeds_than_any_try_of_it_before():
     check_kept(run)
 
 
-def test_a_group_of_a_lineage_that_was_left_has_the_same_seeds():
+def test_a_group_of_an_abandoned_lineage_is_repeated_with_the_same_seeds():
     run = Hand(depth=0, max_staleness=0)
     run.step()
     run.admit()

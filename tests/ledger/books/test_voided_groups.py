@@ -11,7 +11,7 @@ from plimsoll.ledger.rules.batching import Batch
 from plimsoll.trials.verdicts import CAUSES, Cause, Void
 
 
-def test_no_more_groups_are_admitted_than_are_wanted():
+def test_admit_respects_its_maximum():
     run = Hand(batch_groups=2, depth=1)
     assert len(run.accounts.admit(ORDER, 1)) == 1
     assert run.accounts.admit(ORDER, 0) == []
@@ -19,7 +19,7 @@ def test_no_more_groups_are_admitted_than_are_wanted():
     assert run.is_sound()
 
 
-def test_a_rollout_that_the_run_cancelled_is_tried_again_whatever_the_table_says():
+def test_a_rollout_cancelled_by_the_run_is_always_retried():
     for policy in ("complete", "min_graded", "void"):
         run = Hand(group_policy=policy, requeues=0)
         run.admit()
@@ -32,7 +32,7 @@ def test_a_rollout_that_the_run_cancelled_is_tried_again_whatever_the_table_says
         assert run.is_sound()
 
 
-def test_how_often_a_run_was_stopped_is_not_held_against_its_rollouts():
+def test_stops_do_not_count_towards_retry_limits():
     run = Hand(requeues=3)
     run.admit()
     stops = 7
@@ -49,7 +49,7 @@ def test_how_often_a_run_was_stopped_is_not_held_against_its_rollouts():
 
 @pytest.mark.parametrize("policy", ["complete", "min_graded", "void"])
 @pytest.mark.parametrize("cause", [Cause.LOST, Cause.POLICY, Cause.SANDBOX])
-def test_restarts_of_a_run_are_not_held_against_its_rollouts(policy, cause):
+def test_restarts_do_not_count_towards_retry_limits(policy, cause):
     def tries(restarts: int) -> int:
         run = Hand(group_policy=policy, requeues=2)
         run.admit()
@@ -79,7 +79,7 @@ def all_out(cause: Cause, names: list[str]) -> tuple[Hand, DataOrder]:
     return run, order
 
 
-def test_tasks_that_are_out_by_no_fault_of_theirs_are_in_again_when_the_run_goes_on():
+def test_tasks_excluded_through_no_fault_of_their_own_return_at_a_resume():
     names = ["a", "b", "c", "d"]
     for cause in (cause for cause in Cause if not CAUSES[cause].against_task):
         run, order = all_out(cause, names)
@@ -103,14 +103,14 @@ def test_tasks_that_are_out_by_no_fault_of_theirs_are_in_again_when_the_run_goes
         assert run.is_sound()
 
 
-def test_tasks_that_are_to_blame_stay_out():
+def test_tasks_to_blame_stay_excluded():
     for cause in (cause for cause in Cause if CAUSES[cause].against_task):
         run, _ = all_out(cause, ["a", "b"])
         assert run.accounts.readmit(["a", "b"]) == []
         assert set(run.books.quarantined) == {"a", "b"}
 
 
-def test_a_task_that_is_to_blame_in_the_end_stays_out_whatever_put_it_out_before():
+def test_a_task_to_blame_stays_excluded_after_an_earlier_return():
     run = Hand(group_policy="void", requeues=0)
     order = DataOrder(["a"])
     run.accounts.admit(order)
@@ -123,7 +123,7 @@ def test_a_task_that_is_to_blame_in_the_end_stays_out_whatever_put_it_out_before
     assert run.is_sound()
 
 
-def test_what_waits_to_come_again_returns_with_its_task_as_often_as_that_is_out():
+def test_pending_prompts_return_with_their_task_each_time():
     run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
     first, second = (group for group in run.accounts.admit(order) if group.task == "a")
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_what_waits_to_come_again_returns_with_its_task_as_often_as_that_is_out(
     assert run.is_sound()
 
 
-def test_a_prompt_that_is_skipped_returns_under_a_number_of_its_own():
+def test_a_skipped_prompt_returns_under_its_own_number():
     """It may be skipped again before it is readmitted: that is another event."""
     run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
     late, other = (group for group in run.accounts.admit(order) if group.task == "a")
@@ -158,7 +158,7 @@ def test_a_prompt_that_is_skipped_returns_under_a_number_of_its_own():
     assert run.books.pending[late.prompt].attempt == 2
 
 
-def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():
+def test_distrusted_groups_are_given_up_and_their_prompts_requeued():
     run = Hand(batch_groups=1, depth=2, group_size=2)
     run.admit()
     run.start_all()
@@ -175,7 +175,7 @@ def test_groups_that_are_distrusted_are_given_up_and_their_prompts_come_again():
     assert run.is_sound()
 
 
-def test_a_batch_that_is_rejected_is_none_and_what_is_not_at_fault_is_in_the_next():
+def test_good_groups_of_a_rejected_batch_are_in_the_next():
     run = Hand(batch_groups=2, depth=1)
     run.admit()
     run.start_all()

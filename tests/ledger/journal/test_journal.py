@@ -45,7 +45,7 @@ def test_steps_are_durable_and_rollouts_are_not():
     assert not any(is_durable(event) for event in some_events())
 
 
-def test_an_existing_file_is_never_created_over(tmp_path: Path):
+def test_create_never_overwrites_an_existing_file(tmp_path: Path):
     path = written(tmp_path)
     before = bytes_of(path)
     with pytest.raises(LedgerError, match="exists already"):
@@ -54,14 +54,14 @@ def test_an_existing_file_is_never_created_over(tmp_path: Path):
     assert {file.name for file in tmp_path.iterdir()} == {FILE}
 
 
-def test_a_creation_that_was_cut_short_is_no_obstacle(tmp_path: Path):
+def test_an_interrupted_creation_does_not_block_the_next(tmp_path: Path):
     (tmp_path / f"{FILE}.part").write_bytes(b"half of it")
     Journal.create(tmp_path / FILE).close()
     Journal.open(tmp_path / FILE).close()
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite", b"a letter to a friend\n" * 99])
-def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes):
+def test_a_foreign_file_is_rejected(tmp_path: Path, content: bytes):
     path = tmp_path / FILE
     path.write_bytes(content)
     for writable in (False, True):
@@ -70,7 +70,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes):
     assert path.read_bytes() == content
 
 
-def test_a_foreign_database_is_refused(tmp_path: Path):
+def test_a_foreign_database_is_rejected(tmp_path: Path):
     path = tmp_path / FILE
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE events (seq INTEGER)")
@@ -81,7 +81,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path):
     assert path.read_bytes() == before
 
 
-def test_a_newer_format_is_refused(tmp_path: Path):
+def test_a_newer_format_is_rejected(tmp_path: Path):
     path = written(tmp_path)
     change(path, "PRAGMA user_version=2")
     before = bytes_of(path)
@@ -96,7 +96,7 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.5, 0.9, 0.999])
-def test_a_torn_file_is_refused(tmp_path: Path, kept: float):
+def test_a_truncated_file_is_rejected(tmp_path: Path, kept: float):
     path = written(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
@@ -116,7 +116,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, kept: float):
         "UPDATE events SET seq = 99 WHERE seq = 3",
     ],
 )
-def test_a_changed_or_missing_row_is_seen(tmp_path: Path, sql: str):
+def test_a_changed_or_missing_row_is_detected(tmp_path: Path, sql: str):
     path = written(tmp_path)
     change(path, sql)
     before = bytes_of(path)
@@ -125,7 +125,7 @@ def test_a_changed_or_missing_row_is_seen(tmp_path: Path, sql: str):
     assert bytes_of(path) == before
 
 
-def test_missing_last_rows_are_seen_by_the_snapshot(tmp_path: Path):
+def test_missing_last_rows_are_detected_by_the_snapshot(tmp_path: Path):
     path = written(tmp_path)
     journal = Journal.open(path, writable=True)
     journal.keep_snapshot(b"of after event 6")
@@ -135,7 +135,7 @@ def test_missing_last_rows_are_seen_by_the_snapshot(tmp_path: Path):
         read_books(Journal.open(path))
 
 
-def test_events_that_cannot_follow_each_other_are_seen(tmp_path: Path):
+def test_an_impossible_order_of_events_is_detected(tmp_path: Path):
     journal = Journal.create(tmp_path / FILE)
     journal.append((event, "") for event in [some_events()[0], some_events()[5]])
     with pytest.raises(LedgerError, match="event 2 cannot follow those before"):
@@ -143,7 +143,7 @@ def test_events_that_cannot_follow_each_other_are_seen(tmp_path: Path):
     journal.close()
 
 
-def test_a_full_disk_is_an_error_and_leaves_what_was_written(tmp_path: Path):
+def test_a_full_disk_is_an_error_and_keeps_written_events(tmp_path: Path):
     """A limit on the size of files stands in for a full disk."""
     path = written(tmp_path)
     script = f"""
@@ -174,7 +174,7 @@ def test_a_full_disk_is_an_error_and_leaves_what_was_written(tmp_path: Path):
     journal.close()
 
 
-def test_a_reader_sees_a_writer_that_goes_on(tmp_path: Path):
+def test_a_reader_sees_later_writes(tmp_path: Path):
     path = written(tmp_path)
     writer, reader = Journal.open(path, writable=True), Journal.open(path)
     [extra] = [event for event in some_events() if subject_of(event) == "3-0"]
@@ -187,7 +187,7 @@ def test_a_reader_sees_a_writer_that_goes_on(tmp_path: Path):
     reader.close()
 
 
-def test_a_file_system_without_shared_memory_is_refused(
+def test_a_file_system_without_shared_memory_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def without_shared_memory(path: Path) -> sqlite3.Connection:

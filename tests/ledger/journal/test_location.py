@@ -67,24 +67,24 @@ def on_another_host(run: Path) -> None:
         *((kind, False) for kind in ("fuseblk", "fuse.fuse-overlayfs")),
     ],
 )
-def test_file_systems_that_hosts_share_are_known(kind: str, networked: bool):
+def test_network_file_systems_are_recognized(kind: str, networked: bool):
     assert is_networked(kind) is networked
 
 
-def test_the_file_system_of_a_folder_is_found_before_the_folder_is_there():
+def test_the_file_system_of_a_missing_folder_is_found():
     assert file_system_type(Path("/proc/self")) == "proc"
     assert file_system_type(Path("/proc/there/is/no/such")) == "proc"
 
 
-def test_on_a_local_disk_the_ledger_is_in_the_run_directory(run: Path, home: Path):
+def test_the_ledger_is_in_a_run_directory_on_a_local_disk(run: Path, home: Path):
     made = begun(run, None, home)
-    assert (made.folder, made.said, look(run)) == (run, "", "")
+    assert (made.folder, made.description, look(run)) == (run, "", "")
     assert find(run, None, home) == made
     assert not home.exists()
 
 
 @pytest.mark.usefixtures("shared")
-def test_on_a_network_file_system_it_is_local_and_found_from_the_run_directory(
+def test_the_ledger_of_a_run_on_a_network_file_system_is_local_and_can_be_found(
     run: Path, home: Path
 ):
     made = make(run, None, home)
@@ -97,28 +97,28 @@ def test_on_a_network_file_system_it_is_local_and_found_from_the_run_directory(
     assert find(run) == find(run, None, home) == made
     assert run_of(made.folder) == run.resolve()
     assert "the run directory is on nfs4" in look(run)
-    assert str(made.folder) in made.said
+    assert str(made.folder) in made.description
     made.discard()
     assert not has_ledger(run)
     assert not made.folder.exists()
 
 
 @pytest.mark.usefixtures("shared")
-def test_two_runs_of_one_name_have_ledgers_of_their_own(run: Path, home: Path, tmp_path: Path):
+def test_two_runs_with_the_same_name_have_separate_ledgers(run: Path, home: Path, tmp_path: Path):
     other = tmp_path / "runs/b/night 1"
     other.mkdir(parents=True)
     assert begun(run, None, home).folder != begun(other, None, home).folder
 
 
 @pytest.mark.usefixtures("shared")
-def test_of_two_that_begin_in_one_directory_the_second_is_refused(run: Path, home: Path):
+def test_the_second_run_in_one_directory_is_rejected(run: Path, home: Path):
     begun(run, None, home)
     with pytest.raises(LedgerError, match="is a run already: another process began it"):
         make(run, None, home).publish()
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_network_file_system_is_refused_where_it_is_named(run: Path, home: Path, tmp_path: Path):
+def test_a_network_file_system_in_the_config_is_rejected(run: Path, home: Path, tmp_path: Path):
     with pytest.raises(UsageError, match=r"\[storage\] ledger: .*net is on nfs4.*leave the key"):
         make(run, str(tmp_path / "net"), home)
     with pytest.raises(UsageError, match=r"is on nfs4 and .*net on nfs4.*\[storage\] ledger"):
@@ -137,7 +137,7 @@ def test_a_run_directory_that_was_moved_keeps_its_ledger(run: Path, home: Path, 
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_copy_of_a_run_directory_is_told_whose_the_ledger_is(
+def test_a_copied_run_directory_is_rejected_with_the_name_of_the_original(
     run: Path, home: Path, tmp_path: Path
 ):
     made = begun(run, None, home)
@@ -151,7 +151,7 @@ def test_a_copy_of_a_run_directory_is_told_whose_the_ledger_is(
 
 
 @pytest.mark.usefixtures("shared")
-def test_a_ledger_on_another_host_is_named_and_can_be_brought_here_once(
+def test_a_ledger_on_another_host_is_named_and_can_be_moved_here_once(
     run: Path, home: Path, tmp_path: Path
 ):
     made = begun(run, None, home)
@@ -188,7 +188,7 @@ def test_a_ledger_moves_only_with_its_folder(run: Path, home: Path, tmp_path: Pa
         find(inside, str(disk), home)
 
 
-def test_a_missing_ledger_is_not_created_again(run: Path, home: Path, tmp_path: Path):
+def test_a_missing_ledger_is_never_recreated(run: Path, home: Path, tmp_path: Path):
     made = begun(run, str(tmp_path / "disk"), home)
     shutil.rmtree(made.folder)
     with pytest.raises(LedgerError, match=r"is not where it was, in .*; put|put that folder back"):

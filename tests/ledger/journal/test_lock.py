@@ -49,27 +49,27 @@ def holder(tmp_path: Path):
     process.communicate()
 
 
-async def test_a_second_process_is_refused_and_told_by_whom(tmp_path: Path, holder):
+async def test_a_second_process_is_rejected_and_the_holder_is_named(tmp_path: Path, holder):
     with pytest.raises(LedgerError, match=f"is held by process {holder.pid} on there") as refused:
         async with ledger(tmp_path):
             pass
     assert str(tmp_path / FILE) in str(refused.value)
 
 
-async def test_it_is_free_after_its_holder_was_killed(tmp_path: Path, holder):
+async def test_the_lock_is_free_after_its_holder_was_killed(tmp_path: Path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     async with ledger(tmp_path) as opened:
         assert opened.books.settings is not None
 
 
-async def test_it_is_free_after_its_holder_ended(tmp_path: Path, holder):
+async def test_the_lock_is_free_after_its_holder_ended(tmp_path: Path, holder):
     holder.communicate("\n")
     async with ledger(tmp_path):
         pass
 
 
-async def test_the_same_process_is_refused_too(tmp_path: Path):
+async def test_a_second_lock_of_the_same_process_is_rejected(tmp_path: Path):
     async with ledger(tmp_path):
         with pytest.raises(LedgerError, match=f"process {ME.pid} on {ME.host}"):
             async with ledger(tmp_path):
@@ -78,7 +78,7 @@ async def test_the_same_process_is_refused_too(tmp_path: Path):
         pass
 
 
-def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path: Path):
+def test_a_forked_child_does_not_inherit_the_lock(tmp_path: Path):
     """A worker that outlives its controller must not block the run."""
     script = f"""
         import os, time
@@ -102,12 +102,12 @@ def test_a_forked_child_does_not_hold_it_after_its_parent(tmp_path: Path):
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
-def test_a_lock_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path):
+def test_an_uncreatable_lock_file_is_an_error_that_names_it(tmp_path: Path):
     with pytest.raises(LedgerError, match=r"cannot open .*nowhere/ledger.lock: No such file"):
         Lock.take(tmp_path / "nowhere" / "ledger.lock", ME)
 
 
-async def test_opening_that_fails_lets_go_of_the_lock(tmp_path: Path):
+async def test_a_failed_open_releases_the_lock(tmp_path: Path):
     (tmp_path / FILE).write_bytes(b"a letter to a friend")
     with pytest.raises(LedgerError, match="is not a ledger"):
         async with ledger(tmp_path):
@@ -115,7 +115,7 @@ async def test_opening_that_fails_lets_go_of_the_lock(tmp_path: Path):
     Lock.take(tmp_path / "ledger.lock", ME).release()
 
 
-async def test_anybody_can_ask_whether_it_is_held(tmp_path: Path, holder):
+async def test_any_process_can_check_the_lock(tmp_path: Path, holder):
     path = tmp_path / "ledger.lock"
     assert is_held(path) is True
     holder.send_signal(signal.SIGKILL)
@@ -124,16 +124,14 @@ async def test_anybody_can_ask_whether_it_is_held(tmp_path: Path, holder):
     assert is_held(tmp_path / "never.lock") is False
 
 
-def test_who_asks_whether_it_is_held_keeps_nobody_from_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_checking_the_lock_does_not_block_takers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asking = os.open(tmp_path / "x.lock", os.O_RDONLY | os.O_CREAT)
     fcntl.flock(asking, fcntl.LOCK_SH)
     monkeypatch.setattr(lock.time, "sleep", lambda _: os.close(asking))
     Lock.take(tmp_path / "x.lock", ME).release()
 
 
-def test_a_file_system_without_locks_is_not_taken_for_another_writer(
+def test_a_file_system_without_locks_is_not_reported_as_another_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def no_locks(*_: object) -> None:

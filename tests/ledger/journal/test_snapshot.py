@@ -24,7 +24,7 @@ GRADED = Graded(1.0, Ending.SUBMITTED)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_books_survive_being_dumped_and_loaded(seed: int):
+def test_dumped_books_can_be_loaded(seed: int):
     """Loaded in the middle of a run and continued, they equal the books of the whole journal."""
     run = Training(plan_for(seed))
     run.run()
@@ -56,7 +56,7 @@ async def run_a_while(folder: Path) -> bytes:
         return snapshot.dump(opened.books)
 
 
-async def test_closing_leaves_a_snapshot_of_the_very_books(tmp_path: Path):
+async def test_close_writes_a_snapshot_of_the_current_books(tmp_path: Path):
     last = await run_a_while(tmp_path)
     journal = Journal.open(tmp_path / FILE)
     kept = journal.snapshot()
@@ -77,7 +77,7 @@ async def test_closing_leaves_a_snapshot_of_the_very_books(tmp_path: Path):
         "UPDATE snapshots SET seq = seq - 1",
     ],
 )
-async def test_a_damaged_one_is_noticed_and_not_used(tmp_path: Path, caplog, sql: str):
+async def test_a_damaged_snapshot_is_detected_and_not_used(tmp_path: Path, caplog, sql: str):
     last = await run_a_while(tmp_path)
     change(tmp_path / FILE, sql)
     journal = Journal.open(tmp_path / FILE)
@@ -87,7 +87,7 @@ async def test_a_damaged_one_is_noticed_and_not_used(tmp_path: Path, caplog, sql
     journal.close()
 
 
-async def test_one_of_another_make_is_not_used(tmp_path: Path, caplog):
+async def test_a_snapshot_of_another_version_is_not_used(tmp_path: Path, caplog):
     last = await run_a_while(tmp_path)
     journal = Journal.open(tmp_path / FILE, writable=True)
     journal.keep_snapshot(b"\x81\xa3new\x01")
@@ -96,7 +96,7 @@ async def test_one_of_another_make_is_not_used(tmp_path: Path, caplog):
     journal.close()
 
 
-async def test_events_after_it_are_read_and_those_before_are_not(tmp_path: Path):
+async def test_only_events_after_the_snapshot_are_read(tmp_path: Path):
     await run_a_while(tmp_path)
     # Opening a run does not read events before the snapshot, not even a damaged one ...
     other = sqlite3.connect(tmp_path / FILE)

@@ -25,7 +25,7 @@ def test_admits_up_to_the_cap_and_the_depth(changes, wanted):
     assert room(run.books, run.accounts.settings) == 0
 
 
-def test_finished_rollouts_free_seats_but_a_buffered_group_is_live():
+def test_finished_rollouts_free_slots_but_a_buffered_group_is_live():
     run = Hand(max_running=2, batch_groups=2, depth=1)
     run.admit()
     run.finish("0-0/0.0")
@@ -48,7 +48,7 @@ def test_a_batch_being_trained_is_live_until_its_commit():
     assert len(run.admit()) == 2
 
 
-def test_nothing_in_it_depends_on_the_version():
+def test_admission_does_not_depend_on_the_version():
     run = Hand()
     for _ in range(30):
         run.step()
@@ -57,7 +57,7 @@ def test_nothing_in_it_depends_on_the_version():
     assert run.books.live == 4
 
 
-def test_what_waits_of_training_holds_no_seat_of_an_evaluation_once_training_is_over():
+def test_unstarted_training_tickets_block_no_evaluation_after_training():
     run = Hand(max_running=4, group_size=2)
     run.admit()
     run.accounts.start("0-0/0.0", "worker")
@@ -72,7 +72,7 @@ def test_what_waits_of_training_holds_no_seat_of_an_evaluation_once_training_is_
     assert run.is_sound()
 
 
-def test_evaluations_use_no_credit_of_training_but_share_the_cap():
+def test_evaluations_share_the_cap_but_not_the_depth_of_training():
     run = Hand(max_running=6)
     before = room(run.books, run.accounts.settings)
     assert before == 4
@@ -85,7 +85,7 @@ def test_evaluations_use_no_credit_of_training_but_share_the_cap():
     assert run.accounts.admit_evaluation("b", ["t1"], 1) == []
 
 
-def test_an_evaluation_that_ends_leaves_training_as_it_was():
+def test_a_finished_evaluation_does_not_change_training():
     run = Hand()
     run.admit()
     run.accounts.admit_evaluation("a", ["t1", "t2"], 2)
@@ -98,7 +98,7 @@ def test_an_evaluation_that_ends_leaves_training_as_it_was():
     assert run.is_sound()
 
 
-def test_no_two_evaluations_have_one_name():
+def test_names_of_evaluations_are_unique():
     run = Hand()
     assert run.accounts.evaluation_name("a") == "a"
     run.accounts.admit_evaluation("a", ["t1"], 1)
@@ -112,7 +112,7 @@ def test_no_two_evaluations_have_one_name():
     assert run.accounts.evaluation_name("a") == "a.3"
 
 
-def test_an_evaluation_that_is_given_up_gives_its_seats_back_and_no_other_does():
+def test_only_an_abandoned_evaluation_frees_its_slots():
     run = Hand(max_running=6)
     run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
     run.accounts.admit_evaluation("a-1", ["t1"], 2)
@@ -133,7 +133,7 @@ def test_tickets_of_evaluations_come_before_those_of_training():
     assert run.accounts.waiting() == [*evals, "0-0/0.0", "1-0/0.0", "2-0/0.0", "3-0/0.0"]
 
 
-def test_what_is_void_in_an_evaluation_is_no_void_of_training():
+def test_void_evaluation_rollouts_do_not_count_for_training():
     run = Hand()
     run.accounts.admit_evaluation("a", ["t1"], 1)
     run.void("eval-a-0/0.0", Cause.GRADER)
@@ -141,7 +141,7 @@ def test_what_is_void_in_an_evaluation_is_no_void_of_training():
     assert run.is_sound()
 
 
-def test_an_evaluation_waits_for_seats_and_goes_on_where_it_was():
+def test_an_evaluation_waits_for_free_slots_and_continues():
     run = Hand(max_running=4)
     run.admit()
     run.finish("0-0/0.0")
@@ -151,7 +151,7 @@ def test_an_evaluation_waits_for_seats_and_goes_on_where_it_was():
     assert [g.id for g in later] == ["eval-a-1"]
 
 
-def test_no_task_left_admits_nothing():
+def test_nothing_is_admitted_without_tasks():
     run = Hand(group_policy="void", requeues=0)
     for _ in range(50):
         for group in run.accounts.admit(ORDER):
@@ -161,11 +161,11 @@ def test_no_task_left_admits_nothing():
     assert run.is_sound()
 
 
-def test_most_live_is_depth_and_one_batches():
+def test_most_live_is_depth_plus_one_batches():
     assert settings(batch_groups=3, depth=4, max_staleness=4).most_live == 15
 
 
-def test_the_last_batch_lacks_what_runs_and_no_other_batch_does():
+def test_only_the_last_batch_lacks_running_groups():
     run = Hand(batch_groups=2, depth=1)
     run.admit()
     run.start_all()

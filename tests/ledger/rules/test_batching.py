@@ -29,16 +29,16 @@ def test_an_older_head_goes_before_an_earlier_prompt():
     assert run.choose().ids == ("2-0",)
 
 
-def test_too_few_ready_groups_wait_and_nobody_is_due():
+def test_too_few_ready_groups_make_no_batch_and_no_group_is_due():
     run = Hand()
     run.admit()
     run.start_all()
     run.finish("3-0/0.0")
     waiting = run.waits()
-    assert (waiting.ready, waiting.wanted, waiting.due) == (1, 2, ())
+    assert (waiting.ready, waiting.needed, waiting.due) == (1, 2, ())
 
 
-def test_a_group_at_its_last_version_is_not_passed_over():
+def test_a_group_at_its_last_version_is_not_skipped():
     """The condition at j = 0: without it a sample of age 3 would be trained on."""
     run = Hand(batch_groups=1, depth=1, max_staleness=1)
     run.admit()
@@ -53,7 +53,7 @@ def test_a_group_at_its_last_version_is_not_passed_over():
     assert run.choose().ids == ("0-0",)
 
 
-def test_more_groups_than_later_batches_have_room_for_are_not_passed_over():
+def test_more_groups_than_later_batches_can_hold_are_not_skipped():
     """The condition at j = 1: two groups due at version 2, and one place in each batch.
 
     At version 1 neither is due yet; but passing over both leaves one place for the two.
@@ -71,7 +71,7 @@ def test_more_groups_than_later_batches_have_room_for_are_not_passed_over():
     assert run.choose().ids == ("1-0",)
 
 
-def test_one_group_that_still_has_time_is_passed_over():
+def test_a_group_that_still_has_time_is_skipped():
     """The converse: with one such group the newer batch goes ahead."""
     run = Hand(batch_groups=1, depth=2, max_staleness=2)
     run.admit()
@@ -83,7 +83,7 @@ def test_one_group_that_still_has_time_is_passed_over():
     assert run.books.version.number - run.books.groups["0-0"].head.number == 2
 
 
-def test_only_as_many_are_due_as_have_to_end():
+def test_only_the_necessary_number_of_groups_is_due():
     run = Hand(batch_groups=2, depth=2, max_staleness=2)
     run.admit()
     run.start_all()
@@ -99,7 +99,7 @@ def test_only_as_many_are_due_as_have_to_end():
     assert run.waits().due == ("0-0", "1-0")
 
 
-def test_nobody_is_due_while_all_are_waited_for_alike():
+def test_no_group_is_due_while_all_block_equally():
     """With τ = η = 0 every group is at its last version from the start."""
     run = Hand(depth=0, max_staleness=0)
     run.admit()
@@ -108,7 +108,7 @@ def test_nobody_is_due_while_all_are_waited_for_alike():
     assert run.waits().due == ()
 
 
-def test_choosing_changes_nothing_and_is_the_same_after_a_reopening():
+def test_choose_changes_nothing_and_is_stable_after_reopening():
     run = Hand(depth=2)
     run.admit()
     for n in (5, 3, 1):
@@ -121,7 +121,7 @@ def test_choosing_changes_nothing_and_is_the_same_after_a_reopening():
     assert len(run.store.events) == written
 
 
-def test_there_is_no_batch_while_one_is_trained():
+def test_there_is_no_batch_during_training():
     run = Hand()
     run.admit()
     for n in range(4):
@@ -137,7 +137,7 @@ def test_admission_preserves_the_condition():
         assert surplus(run.books, run.accounts.settings) == []
 
 
-def test_what_no_order_of_batches_can_use_in_time_is_given_up_running_ones_first():
+def test_groups_that_no_batch_can_use_in_time_are_given_up_running_ones_first():
     run = Hand(batch_groups=2, depth=2, max_staleness=3)
     run.admit()
     run.start_all()

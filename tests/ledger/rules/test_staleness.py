@@ -41,7 +41,7 @@ def test_capacity_after_recovery_does_not_depend_on_the_version(version: int):
 
 
 @pytest.mark.parametrize("version", [1, 7, 268])
-def test_a_recovered_manager_answers_as_one_that_never_stopped(version: int):
+def test_a_recovered_manager_equals_one_that_never_stopped(version: int):
     whole = manager()
     for number in range(version):
         whole.version_provider.version = number
@@ -62,7 +62,7 @@ def test_version_0_is_a_no_op():
     assert made.get_capacity() == 9
 
 
-def test_what_runs_is_counted_apart():
+def test_running_rollouts_are_counted_separately():
     made = manager(268)
     for _ in range(5):
         made.on_rollout_enqueued()
@@ -76,7 +76,7 @@ def test_what_runs_is_counted_apart():
 
 
 @pytest.mark.parametrize("version", [0, 268])
-def test_what_is_buffered_uses_up_room(version: int):
+def test_buffered_rollouts_use_capacity(version: int):
     made = manager(version)
     made.on_version_recovered(version, buffered=7)
     assert made.get_capacity() == 12 - 7
@@ -119,7 +119,7 @@ def test_capacity_is_the_lesser_of_seats_and_credit():
     assert made.get_capacity() == -2
 
 
-def test_rejected_rollouts_give_their_room_back():
+def test_rejected_rollouts_free_their_capacity():
     made = manager()
     made.on_rollout_enqueued()
     assert made.get_stats() == RolloutStats(enqueued=1)
@@ -130,14 +130,14 @@ def test_rejected_rollouts_give_their_room_back():
     assert made.get_capacity() == 12
 
 
-def test_sizes_below_1_are_taken_as_1():
+def test_sizes_below_1_count_as_1():
     made = manager(cap=0, batch=-3)
     assert (made.max_concurrent_rollouts, made.consumer_batch_size) == (1, 1)
     assert made.get_capacity() == 1
     assert made.get_pending_limit() == 3
 
 
-def test_the_pending_limit_is_so_many_batches():
+def test_the_pending_limit_is_a_number_of_batches():
     assert manager().get_pending_limit() == 12
 
 

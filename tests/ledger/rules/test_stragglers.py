@@ -43,14 +43,14 @@ def attend(run: Hand, **changes) -> Remedy | None:
     return run.accounts.attend("0-0", **{"slack_left": False, "can_resume": False, **changes})
 
 
-def test_first_it_is_waited_for():
+def test_the_first_remedy_is_to_wait():
     run = late()
     written = len(run.store.events)
     assert attend(run, slack_left=True, can_resume=True) is Remedy.WAIT
     assert len(run.store.events) == written
 
 
-def test_then_it_goes_on_with_newer_weights_where_it_can():
+def test_the_second_remedy_is_to_resume_with_newer_weights():
     run = late()
     assert attend(run, can_resume=True) is Remedy.RESUME
     assert run.books.groups["0-0"].head == Version(0, 1)
@@ -65,7 +65,7 @@ def test_then_it_goes_on_with_newer_weights_where_it_can():
     assert run.is_sound()
 
 
-def test_a_group_is_not_resumed_for_ever():
+def test_the_number_of_resumes_is_bounded():
     run = late()
     for _ in range(MOST_RESUMES):
         assert attend(run, can_resume=True) is Remedy.RESUME
@@ -76,7 +76,7 @@ def test_a_group_is_not_resumed_for_ever():
     assert run.is_sound()
 
 
-def test_a_group_of_which_only_withheld_members_run_is_given_up():
+def test_a_group_with_only_withheld_members_running_is_given_up():
     """Nothing of it is trained on, whatever their rewards."""
     run = late(group_size=2, group_policy="min_graded")
     run.void("0-0/1.0", Cause.SANDBOX)
@@ -89,7 +89,7 @@ def test_a_group_of_which_only_withheld_members_run_is_given_up():
     assert attend(run, can_resume=True) is Remedy.REQUEUE
 
 
-def test_members_that_have_ended_are_withheld_when_the_others_go_on():
+def test_ended_members_are_withheld_when_the_others_resume():
     run = late(group_size=2)
     run.finish("0-0/0.0")
     assert attend(run, can_resume=True) is Remedy.RESUME
@@ -98,7 +98,7 @@ def test_members_that_have_ended_are_withheld_when_the_others_go_on():
     assert (first.reward, second.resumed) == (1.0, True)
 
 
-def test_then_members_that_are_too_old_are_withheld_where_others_are_not():
+def test_the_third_remedy_is_to_withhold_members_that_are_too_old():
     run = late(group_size=2)
     run.void("0-0/1.0", Cause.SANDBOX)
     run.start_all()
@@ -117,13 +117,13 @@ def test_then_members_that_are_too_old_are_withheld_where_others_are_not():
     assert run.is_sound()
 
 
-def test_a_void_member_is_nobody_to_withhold_others_for():
+def test_members_are_not_withheld_if_the_others_are_void():
     run = late(group_size=2, group_policy="min_graded")
     run.void("0-0/1.0")
     assert attend(run) is Remedy.REQUEUE
 
 
-def test_then_it_is_given_up_and_its_prompt_comes_again():
+def test_the_fourth_remedy_is_to_requeue_the_prompt():
     run = late()
     assert attend(run) is Remedy.REQUEUE
     assert run.books.pending[0].requeues == 1
@@ -132,7 +132,7 @@ def test_then_it_is_given_up_and_its_prompt_comes_again():
     assert [group.id for group in run.admit()] == ["0-1"]
 
 
-def test_at_last_its_task_is_out():
+def test_the_last_remedy_is_to_exclude_the_task():
     run = late(requeues=0)
     assert attend(run) is Remedy.QUARANTINE
     assert len(run.books.quarantined) == 1
@@ -140,7 +140,7 @@ def test_at_last_its_task_is_out():
     assert run.is_sound()
 
 
-def test_who_is_not_in_the_way_is_left_alone():
+def test_a_group_that_is_not_due_is_unchanged():
     run = late()
     written = len(run.store.events)
     assert run.accounts.attend("2-0", slack_left=False, can_resume=False) is None
@@ -150,7 +150,7 @@ def test_who_is_not_in_the_way_is_left_alone():
     assert len(run.store.events) == written + 1
 
 
-def test_a_group_that_nobody_has_begun_is_young_again_at_once():
+def test_an_unstarted_group_takes_the_current_version_at_once():
     run = Hand(batch_groups=1, depth=1, max_staleness=1)
     run.admit()
     run.accounts.start("1-0/0.0", "w")
@@ -168,7 +168,7 @@ def test_a_group_that_nobody_has_begun_is_young_again_at_once():
 
 
 @pytest.mark.parametrize("can_resume", [True, False])
-def test_attending_twice_writes_nothing_twice(can_resume: bool):
+def test_attend_is_idempotent(can_resume: bool):
     run = late(group_size=2)
     run.finish("0-0/0.0")
     attend(run, can_resume=can_resume)

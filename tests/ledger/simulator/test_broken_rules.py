@@ -25,7 +25,7 @@ def caught() -> str:
     return ""
 
 
-def test_with_all_rules_in_place_it_says_nothing():
+def test_all_rules_together_break_no_promise():
     assert caught() == ""
 
 
@@ -65,12 +65,12 @@ def test_without_requeueing(monkeypatch: pytest.MonkeyPatch):
     assert "prompts were begun" in caught()
 
 
-def test_without_the_check_for_versions_that_were_left(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_check_for_abandoned_versions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Books, "_is_dead", lambda *_: False)
     assert "a version left behind" in caught()
 
 
-def test_without_that_check_for_rollouts_that_end_later(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_check_for_rollouts_that_end_after_a_rollback(monkeypatch: pytest.MonkeyPatch):
     finished = Books._finished
 
     class Credulous(Lineages):
@@ -99,7 +99,7 @@ def test_without_undoing_later_steps(monkeypatch: pytest.MonkeyPatch):
     assert "the books have" in caught() or "lost" in caught()
 
 
-def test_without_withholding_what_turns_out_too_old(monkeypatch: pytest.MonkeyPatch):
+def test_without_withholding_rollouts_that_turn_out_too_old(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(accounts.Accounts, "_withhold_overdue", lambda *_: None)
     monkeypatch.setattr(preconditions, "_may_consume", lambda *_: True)
     assert "is allowed" in caught()

@@ -125,7 +125,7 @@ def test_hung_rollouts_do_not_stop_a_run_that_has_others():
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_hung_rollouts_hold_up_neither_a_run_nor_its_end(
+def test_hung_rollouts_delay_neither_a_run_nor_its_end(
     resumes: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Only the remedies end them, and at the end the groups that replace them."""
@@ -149,7 +149,7 @@ def test_hung_rollouts_hold_up_neither_a_run_nor_its_end(
         assert run.seconds < never, f"seed {seed}"
 
 
-def test_scarce_workers_do_not_make_what_they_have_not_begun_old():
+def test_unstarted_tickets_do_not_age_when_workers_are_scarce():
     rules = settings(batch_groups=2, depth=3, max_staleness=3)
     plan = Plan(settings=rules, steps=20, durations="constant", workers=1, step_seconds=0.1)
     run = Training(plan)

@@ -28,28 +28,28 @@ def test_validated_tasks_run():
 
 
 @pytest.mark.parametrize("doubtful", [NEVER, CHANGED, BAD])
-def test_one_task_that_is_not_validated_is_enough_to_refuse(doubtful: Standing):
+def test_a_single_unvalidated_task_is_rejected(doubtful: Standing):
     with pytest.raises(UsageError) as caught:
         decide(STRICT, VALID, VALID, doubtful)
     said = str(caught.value)
     assert said.startswith("nothing was run: 1 of 3 tasks are not validated on the backend local")
-    assert f"  t2: {doubtful.said}" in said
+    assert f"  t2: {doubtful.description}" in said
     assert "plimsoll validate tasks --backend local" in said
     assert ("--skip-quarantined" in said) is (doubtful is BAD)
 
 
-def test_a_share_may_be_allowed():
+def test_an_allowed_share_of_unvalidated_tasks_may_run():
     half = AdmissionPolicy(require_validation=True, allowed_share=0.5)
     assert len(decide(half, VALID, NEVER).tasks) == 2
     with pytest.raises(UsageError, match=r"2 of 3 .*limit 50%"):
         decide(half, VALID, NEVER, CHANGED)
 
 
-def test_without_the_requirement_anything_runs():
+def test_unvalidated_tasks_run_if_validation_is_not_required():
     assert len(decide(AdmissionPolicy(require_validation=False), NEVER, BAD).tasks) == 2
 
 
-def test_the_quarantined_are_left_out_on_request_and_named():
+def test_quarantined_tasks_are_left_out_on_request_and_named():
     policy = AdmissionPolicy(require_validation=True, skip_quarantined=True)
     admitted = decide(policy, VALID, BAD)
     assert admitted.tasks == {"t0"}
@@ -58,12 +58,12 @@ def test_the_quarantined_are_left_out_on_request_and_named():
         decide(policy, NEVER, BAD)
 
 
-def test_where_all_are_quarantined_nothing_runs():
+def test_a_fully_quarantined_set_does_not_run():
     with pytest.raises(UsageError, match="all 2 tasks are quarantined on local"):
         decide(AdmissionPolicy(require_validation=False, skip_quarantined=True), BAD, BAD)
 
 
-def test_many_tasks_are_counted_not_listed():
+def test_a_long_list_of_tasks_is_cut_and_counted():
     with pytest.raises(UsageError) as caught:
         decide(STRICT, *[NEVER] * 1000)
     assert "  and 990 more" in str(caught.value)

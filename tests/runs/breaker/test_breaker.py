@@ -17,7 +17,7 @@ def test_a_bug_stops_the_run_at_once():
     breaker.trial(void(Cause.BUG, "KeyError: 'x'", "a", 7))
     assert breaker.trip is not None
     assert breaker.trip.rule == "bug"
-    assert breaker.trip.said == "a.7 is void: bug: Plimsoll itself failed (limit 0)"
+    assert breaker.trip.message == "a.7 is void: bug: Plimsoll itself failed (limit 0)"
 
 
 def test_the_other_causes_do_not_stop_it_at_once():
@@ -41,14 +41,14 @@ def test_the_first_trip_is_kept():
     assert breaker.tripped
 
 
-def test_told_to_keep_going_it_reports_and_does_not_stop():
+def test_with_keep_going_a_trip_is_reported_and_does_not_stop():
     breaker = Breaker(Policy(stops=False))
     breaker.trial(void(Cause.BUG))
     assert breaker.trip is not None
     assert not breaker.tripped
 
 
-def test_graders_that_are_all_broken_end_a_run_before_its_second_batch():
+def test_broken_graders_of_all_tasks_stop_a_run_before_its_second_batch():
     rng = random.Random(0)
     reasons = ["the grader could not fetch `x.org` with curl", "no module `parser`"]
     breaker = Breaker(Policy(group=8))
@@ -60,7 +60,7 @@ def test_graders_that_are_all_broken_end_a_run_before_its_second_batch():
 
 
 @pytest.mark.parametrize(("tasks", "enough"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (1000, 3)])
-def test_most_of_the_tasks_or_three_are_enough_to_stop_for(tasks: int, enough: int):
+def test_a_majority_of_tasks_or_three_is_enough_to_stop(tasks: int, enough: int):
     assert Policy(tasks=tasks).enough_tasks == enough
 
 
@@ -83,7 +83,7 @@ def run_policy(*, step: int, group: int = 8) -> Policy:
 
 
 @pytest.mark.parametrize(("step", "trials"), [(8, 192), (64, 192), (65, 384), (512, 1536)])
-def test_rewards_of_a_run_are_equal_after_three_of_its_steps_and_not_before(step: int, trials: int):
+def test_equal_rewards_trip_only_after_three_steps(step: int, trials: int):
     breaker = Breaker(run_policy(step=step, group=1))
     done = 0
     while breaker.trip is None:

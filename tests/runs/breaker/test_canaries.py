@@ -13,11 +13,11 @@ def start(canaries: Canaries, trials: int) -> list[str]:
     return taken
 
 
-def test_one_canary_for_so_many_trials_in_turns():
+def test_one_canary_is_due_per_interval_and_tasks_take_turns():
     assert start(Canaries.of(10, ["a", "b"]), 51) == ["a", "b", "a", "b", "a"]
 
 
-def test_none_is_due_before_the_first_interval_is_over():
+def test_no_canary_is_due_in_the_first_interval():
     canaries = Canaries.of(10, ["a"])
     start(canaries, 9)
     assert canaries.take() is None
@@ -26,14 +26,14 @@ def test_none_is_due_before_the_first_interval_is_over():
     assert canaries.take() is None
 
 
-def test_a_canary_waits_for_a_task_that_was_solved():
+def test_no_canary_is_due_before_a_task_is_solved():
     canaries = Canaries(10)
     assert start(canaries, 35) == []
     canaries.prove("late")
     assert canaries.take() == "late"
 
 
-def test_no_more_tasks_are_kept_than_are_needed():
+def test_the_number_of_canary_tasks_is_bounded():
     canaries = Canaries(10)
     for number in range(1000):
         canaries.prove(f"t{number}")
@@ -42,7 +42,7 @@ def test_no_more_tasks_are_kept_than_are_needed():
     assert not canaries.wants_tasks
 
 
-def test_a_failed_canary_takes_what_no_good_one_vouches_for():
+def test_a_failed_canary_voids_unvouched_trials():
     canaries = Canaries.of(4, ["a"])
     for number in range(4):
         canaries.trial_finished(("t", number))
@@ -54,7 +54,7 @@ def test_a_failed_canary_takes_what_no_good_one_vouches_for():
     assert (canaries.good, canaries.failed) == (1, 1)
 
 
-def test_before_the_first_good_canary_all_trials_are_taken():
+def test_a_failed_first_canary_voids_all_trials():
     canaries = Canaries.of(2, ["a"])
     for number in range(3):
         canaries.trial_finished(("t", number))
@@ -71,7 +71,7 @@ def test_only_the_node_of_the_canary_is_affected():
     assert canaries.canary_failed("one") == ()
 
 
-def test_what_is_remembered_is_bounded_where_no_task_can_be_a_canary():
+def test_unvouched_trials_are_bounded_without_canary_tasks():
     canaries = Canaries(5)
     for number in range(10_000):
         canaries.trial_finished(("t", number))
@@ -80,14 +80,14 @@ def test_what_is_remembered_is_bounded_where_no_task_can_be_a_canary():
     assert taken[-1] == ("t", 9999)
 
 
-def test_where_tasks_are_validated_no_others_are_asked_for():
+def test_validated_tasks_make_other_canary_tasks_unnecessary():
     canaries = Canaries.of(10, ["a"])
     canaries.prove("b")
     assert not canaries.wants_tasks
     assert list(canaries.proven) == ["a"]
 
 
-def test_a_task_that_failed_its_validation_is_no_canary():
+def test_a_task_that_failed_validation_is_never_a_canary():
     canaries = Canaries.of(10, [], ["flaky"])
     canaries.prove("flaky")
     canaries.prove("b")

@@ -3,11 +3,11 @@
 import pytest
 from rows import void
 
-from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose, remedies
+from plimsoll.runs.breaker.diagnosis import RunContext, diagnose, remedies
 from plimsoll.runs.breaker.watch import Trip, count_voids
 from plimsoll.trials.verdicts import Cause
 
-AROUND = Circumstances(
+CONTEXT = RunContext(
     path="tasks",
     validate="plimsoll validate tasks --backend local",
     again="plimsoll eval tasks",
@@ -20,10 +20,10 @@ CLONE = (
 )
 
 
-def test_a_trip_is_told_with_evidence_remedy_and_commands():
+def test_a_diagnosis_has_evidence_remedies_and_commands():
     rows = [void(reason=CURL)] * 5 + [void(Cause.SANDBOX, CLONE)] * 2
     trip = Trip("void-share", "7 of the last 8", count_voids(rows), rows[0])
-    told = diagnose(trip, AROUND, look="runs/x/trials/t.1")
+    told = diagnose(trip, CONTEXT, look="runs/x/trials/t.1")
     assert (told.rule, told.said, told.look) == (
         "void-share",
         "7 of the last 8",
@@ -41,7 +41,7 @@ def test_a_trip_is_told_with_evidence_remedy_and_commands():
 
 def test_rare_reasons_are_counted_and_their_fetches_still_named():
     rows = [void(reason=f"odd {n}") for n in range(5) for _ in range(2)] + [void(reason=CURL)]
-    told = diagnose(Trip("r", "s", count_voids(rows)), AROUND, look=None)
+    told = diagnose(Trip("r", "s", count_voids(rows)), CONTEXT, look=None)
     assert len(told.evidence) == 4
     assert told.evidence[-1] == "5 × void for 3 other reasons"
     assert "`example.invalid`" in told.remedies[0]
@@ -55,24 +55,24 @@ def test_rare_reasons_are_counted_and_their_fetches_still_named():
         "setup.sh failed (exit 1): Temporary failure in name resolution",
     ],
 )
-def test_a_fetch_without_a_name_still_asks_for_staging(reason: str):
+def test_an_unnamed_fetch_still_suggests_staging(reason: str):
     assert remedies([reason], "tasks") == [
         "a fetch fails in a sandbox: plimsoll stage tasks --to DIR"
     ]
 
 
-def test_a_missing_module_asks_for_its_source():
+def test_a_missing_module_suggests_lint():
     said = "the grader could not import `log_parsers`, then wrote 0"
     assert remedies([said], "tasks") == [
         "see where the missing part should come from: plimsoll lint tasks"
     ]
 
 
-def test_what_is_no_fetch_asks_for_no_staging():
+def test_other_failures_do_not_suggest_staging():
     assert remedies(["reward.txt is empty", "the grader ran past its 1 s"], "tasks") == []
 
 
-def test_what_the_task_fetches_is_named_where_something_is_missing():
+def test_unstaged_fetches_are_named_if_a_file_is_missing():
     reason = "the grader could not import `agent`, then wrote 0"
     (stage, lint) = remedies([reason], "tasks", ["git https://h/r"])
     assert stage == "it may come from `git https://h/r`, not staged: plimsoll stage tasks --to DIR"

@@ -18,10 +18,10 @@ def test_the_third_batch_of_one_reward_trips(reward: float):
     assert watch.batch(batch) is None
     trip = watch.batch(batch)
     assert trip is not None
-    assert f"all 180 rewards of the last 3 batches are {reward:g} (limit 2 batches)" in trip.said
+    assert f"all 180 rewards of the last 3 batches are {reward:g} (limit 2 batches)" in trip.message
 
 
-def test_one_other_reward_begins_the_count_again():
+def test_a_different_reward_resets_the_count():
     watch = EqualRewards(3)
     for _ in range(10):
         assert watch.batch([graded(0.0)] * 64) is None
@@ -29,7 +29,7 @@ def test_one_other_reward_begins_the_count_again():
         assert watch.batch([graded(0.0)] * 63 + [graded(1.0)]) is None
 
 
-def test_a_policy_that_has_learned_its_tasks_goes_on():
+def test_a_policy_at_the_best_reward_does_not_trip():
     watch = EqualRewards(3)
     assert watch.batch([graded(0.0)] * 40 + [graded(1.0)] * 24) is None
     for _ in range(20):
@@ -37,7 +37,7 @@ def test_a_policy_that_has_learned_its_tasks_goes_on():
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.5])
-def test_rewards_that_fell_to_one_below_the_best_trip(reward: float):
+def test_equal_rewards_below_the_best_trip(reward: float):
     watch = EqualRewards(3)
     assert watch.batch([graded(0.0)] * 40 + [graded(1.0)] * 24) is None
     assert [watch.batch([graded(reward)] * 64) is None for _ in range(3)] == [True, True, False]
@@ -49,14 +49,14 @@ def test_batches_of_different_rewards_are_not_equal():
         assert watch.batch([graded(float(number % 3 == 0))] * 64) is None
 
 
-def test_a_batch_without_a_grade_neither_counts_nor_begins_again():
+def test_a_batch_without_a_grade_neither_counts_nor_resets():
     watch = EqualRewards(3)
     for batch in ([graded(0.0)] * 64, [void()] * 64, [graded(0.0)] * 64):
         assert watch.batch(batch) is None
     assert watch.batch([graded(0.0)] * 64) is not None
 
 
-def test_a_policy_that_seldom_solves_anything_goes_on():
+def test_a_policy_with_rare_successes_does_not_trip():
     rng = random.Random(3)
     breaker = Breaker(Policy())
     for number in range(20_000):
@@ -64,14 +64,14 @@ def test_a_policy_that_seldom_solves_anything_goes_on():
         assert breaker.trip is None, number
 
 
-def test_the_watch_is_off_where_rewards_are_meant_to_be_equal():
+def test_the_watch_is_off_if_equal_rewards_are_expected():
     breaker = Breaker(Policy(expects_equal=True, group=4))
     for number in range(2000):
         breaker.trial(graded(1.0, task=f"t{number % 50}"))
     assert breaker.trip is None
 
 
-def test_a_grader_that_always_says_0_is_stopped_in_the_third_batch():
+def test_a_grader_that_always_writes_0_trips_in_the_third_batch():
     breaker = Breaker(Policy())
     trials = 0
     while breaker.trip is None:

@@ -39,11 +39,11 @@ def test_groups_that_are_all_flat_trip_after_three_batches():
     trip = first_trip(groups(forever(1.0, 0), 100))
     assert trip is not None
     assert trip.rule == "flat-groups"
-    assert trip.said.startswith("24 of 24 groups in the last 3 batches have no variance")
-    assert "limit 95%" in trip.said
+    assert trip.message.startswith("24 of 24 groups in the last 3 batches have no variance")
+    assert "limit 95%" in trip.message
 
 
-def test_a_hard_set_where_most_groups_are_flat_goes_on():
+def test_mostly_flat_groups_of_hard_tasks_do_not_trip():
     assert first_trip(groups(forever(0.6, 5), 2000)) is None
 
 
@@ -65,7 +65,7 @@ def test_the_share_is_over_the_last_batches_only():
     assert any(trips[50:])
 
 
-def test_tasks_that_are_learned_are_not_held_against_a_run_that_could_tell():
+def test_groups_at_the_best_reward_do_not_count_once_rewards_have_varied():
     varied = list(groups(forever(0.0, 0), 30))
     learned = [graded(1.0, task=f"t{n}", attempt=a) for n in range(200) for a in range(1, 9)]
     assert first_trip(iter([*varied, *learned])) is None
@@ -73,18 +73,18 @@ def test_tasks_that_are_learned_are_not_held_against_a_run_that_could_tell():
     assert first_trip(iter(learned)) is not None
 
 
-def test_half_learned_and_half_beyond_the_policy_goes_on():
+def test_half_learned_and_half_unsolved_tasks_do_not_trip():
     rows = [*groups(forever(0.0, 0), 30), *groups(forever(1.0, 0), 400)]
     assert first_trip(iter(rows)) is None
 
 
-def test_few_groups_say_nothing_however_many_batches_they_take():
+def test_too_few_groups_do_not_trip_over_any_number_of_batches():
     # One group per batch: three batches are three groups.
     assert first_trip(groups(forever(1.0, 0), 15, size=64), size=64) is None
     assert first_trip(groups(forever(1.0, 0), 16, size=64), size=64) is not None
 
 
-def test_a_group_with_fewer_than_two_grades_could_not_vary_and_does_not_count():
+def test_a_group_with_fewer_than_two_grades_does_not_count():
     watch = FlatGroups(group=4, share=0.95, batches=3)
     for number in range(400):
         rows = [graded(0.0, task=f"t{number}"), *[void(task=f"t{number}")] * 3]
@@ -101,7 +101,7 @@ def test_attempts_of_many_tasks_in_turn_are_grouped_by_task():
             assert watch.batch([]) is None
 
 
-def test_its_state_does_not_grow_with_the_groups_that_are_done():
+def test_finished_groups_leave_no_state():
     watch = FlatGroups(group=2, share=0.95, batches=3)
     for number in range(10_000):
         for attempt in (1, 2):

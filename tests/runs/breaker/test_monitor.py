@@ -17,7 +17,7 @@ def watching() -> BreakerMonitor:
 
 
 @pytest.mark.parametrize("cause", [Cause.LOST, Cause.CANCELLED])
-def test_trials_that_were_cut_short_never_trip_the_breaker(cause: Cause):
+def test_cancelled_and_lost_trials_never_trip_the_breaker(cause: Cause):
     watch = watching()
     for number in range(200):
         watch.trial_finished(void(cause, f"worker {number % 3} is gone", task=f"t-{number}"))
@@ -25,7 +25,7 @@ def test_trials_that_were_cut_short_never_trip_the_breaker(cause: Cause):
 
 
 @pytest.mark.parametrize("cause", [Cause.SANDBOX, Cause.POLICY, Cause.GRADER])
-def test_trials_cut_short_hide_none_that_came_to_nothing_by_themselves(cause: Cause):
+def test_cancelled_and_lost_trials_do_not_hide_other_void_trials(cause: Cause):
     watch = watching()
     for number in range(16):
         watch.trial_finished(void(Cause.LOST, "its worker is gone"))
@@ -35,7 +35,7 @@ def test_trials_cut_short_hide_none_that_came_to_nothing_by_themselves(cause: Ca
     assert watch.breaker.trip.rule == "dead-start"
 
 
-def test_a_batch_is_judged_by_those_that_came_to_their_end():
+def test_a_batch_counts_only_trials_that_ended_by_themselves():
     watch = watching()
     watch.trial_finished(graded(1.0))
     for number in range(63):
@@ -45,7 +45,7 @@ def test_a_batch_is_judged_by_those_that_came_to_their_end():
     assert (watch.breaker.trip.rule, len(watch.breaker.trip.voids)) == ("void-share", 1)
 
 
-async def test_the_death_of_a_worker_with_all_that_runs_costs_nothing_but_time(
+async def test_the_loss_of_all_running_trials_does_not_trip_the_breaker(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("lost-a", "lost-b", steps=1, group_size=16)

@@ -12,11 +12,11 @@ from plimsoll.trials.verdicts import Cause
 CURL = "the grader could not fetch `x.org` with curl, then wrote 0"
 
 
-def test_more_than_the_limit_trips_with_the_numbers_and_the_reasons():
+def test_a_share_above_the_limit_trips_with_numbers_and_reasons():
     rows = [graded(1.0)] * 31 + [void(reason=CURL)] * 30 + [void(Cause.TASK, "CRLF")] * 3
     trip = VoidShare(0.5).batch(rows)
     assert trip is not None
-    assert trip.said == "33 of the last 64 trials are void (limit 50%)"
+    assert trip.message == "33 of the last 64 trials are void (limit 50%)"
     assert [(one.cause, one.reason, one.count) for one in trip.voids] == [
         ("grader", CURL, 30),
         ("task", "CRLF", 3),
@@ -24,11 +24,11 @@ def test_more_than_the_limit_trips_with_the_numbers_and_the_reasons():
     assert trip.example == void(reason=CURL)
 
 
-def test_the_limit_itself_does_not_trip():
+def test_a_share_at_the_limit_does_not_trip():
     assert VoidShare(0.5).batch([graded(0.0)] * 32 + [void()] * 32) is None
 
 
-def test_a_batch_that_is_not_full_does_not_trip():
+def test_a_partial_batch_does_not_trip():
     breaker = Breaker(Policy())
     for number in range(63):
         breaker.trial(void(reason=f"reason {number}"))
@@ -38,7 +38,7 @@ def test_a_batch_that_is_not_full_does_not_trip():
     assert breaker.trip.rule == "void-share"
 
 
-def test_one_broken_task_among_others_may_fill_batches():
+def test_one_broken_task_may_fill_batches_without_a_trip():
     watch = VoidShare(0.5, enough_tasks=3)
     for name in "abc":
         assert watch.batch([graded(1.0, name)] * 64) is None
@@ -48,7 +48,7 @@ def test_one_broken_task_among_others_may_fill_batches():
     assert [alone.batch([void(task="broken")] * 64) for _ in range(9)] == [None] * 9
 
 
-def test_a_few_broken_tasks_may_have_most_of_the_trials_but_not_be_most_of_the_tasks():
+def test_broken_tasks_trip_by_their_share_of_tasks_not_of_trials():
     few = [void(task=name) for name in "xyz" for _ in range(16)]
     sound = [graded(1.0, name) for name in "abcd" for _ in range(4)]
     assert VoidShare(0.5, enough_tasks=3).batch(few + sound) is None
@@ -61,12 +61,12 @@ def test_groups_as_large_as_a_batch_trip_with_the_third_broken_task():
     assert trips == [False, False, True]
 
 
-def test_voids_that_no_task_is_to_blame_for_count_whichever_task_has_them():
+def test_voids_without_a_task_to_blame_count_for_any_task():
     rows = [void(Cause.POLICY, task="a")] * 33 + [graded(1.0, name) for name in "bcd"] * 10
     assert VoidShare(0.5, enough_tasks=3).batch([*rows, graded(0.0)]) is not None
 
 
-def test_a_run_whose_graders_break_in_its_middle_stops_within_three_batches():
+def test_graders_that_break_mid_run_trip_within_three_batches():
     breaker = Breaker(Policy(tasks=1000))
     for number in range(1000):
         breaker.trial(graded(float(number % 2), f"sound-{number // 8}"))
@@ -79,7 +79,7 @@ def test_a_run_whose_graders_break_in_its_middle_stops_within_three_batches():
     assert after <= 3 * 64
 
 
-def test_a_healthy_run_with_void_trials_now_and_then_goes_on():
+def test_occasional_void_trials_do_not_trip():
     rng = random.Random(7)
     breaker = Breaker(Policy(group=8))
     for number in range(20_000):
@@ -88,7 +88,7 @@ def test_a_healthy_run_with_void_trials_now_and_then_goes_on():
         assert breaker.trip is None, number
 
 
-def test_a_run_that_breaks_in_its_middle_stops_within_two_batches():
+def test_a_run_that_breaks_midway_trips_within_two_batches():
     rng = random.Random(11)
     breaker = Breaker(Policy())
     for _ in range(1000):

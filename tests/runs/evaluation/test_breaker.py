@@ -34,7 +34,7 @@ def lines(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-async def test_a_trip_starts_nothing_more_and_keeps_what_runs(
+async def test_a_trip_starts_no_trial_and_lets_running_ones_finish(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trial = scripted(lambda _: Void(Cause.TASK, "no curl"))
@@ -51,7 +51,7 @@ async def test_a_trip_starts_nothing_more_and_keeps_what_runs(
     assert len(lines(tmp_path / "run/results.jsonl")) == len(workers.orders)
 
 
-async def test_the_void_trials_of_a_tripped_run_are_shown_though_they_would_be_retried(
+async def test_a_tripped_run_shows_void_trials_that_await_a_retry(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trial = scripted(lambda _: Void(Cause.GRADER, "no curl"))
@@ -67,7 +67,7 @@ async def test_the_void_trials_of_a_tripped_run_are_shown_though_they_would_be_r
     assert {row.cause for row in run.tally.rows} == {Cause.GRADER}
 
 
-async def test_told_to_keep_going_it_runs_to_its_end(
+async def test_keep_going_runs_to_the_end(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trial = scripted(lambda _: Void(Cause.TASK, "no curl"))
@@ -81,7 +81,7 @@ async def test_told_to_keep_going_it_runs_to_its_end(
     assert run.breaker.trip is not None
 
 
-async def test_an_agent_that_gets_the_same_everywhere_is_stopped_in_the_third_batch(
+async def test_equal_rewards_stop_the_run_in_the_third_batch(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run, workers = evaluation(
@@ -95,7 +95,7 @@ async def test_an_agent_that_gets_the_same_everywhere_is_stopped_in_the_third_ba
     assert (run.breaker.trip.rule, len(workers.orders)) == ("equal-rewards", 192)
 
 
-async def test_canaries_run_between_trials_and_are_no_results(
+async def test_canaries_run_between_trials_and_are_not_results(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trial = scripted(lambda order: ONE if is_canary(order) else HALF)
@@ -120,7 +120,7 @@ async def test_canaries_run_between_trials_and_are_no_results(
     assert (canaries.good, canaries.failed, run.breaker.trip) == (4, 0, None)
 
 
-async def test_a_failed_canary_voids_what_came_after_the_last_good_one_and_stops(
+async def test_a_failed_canary_voids_trials_since_the_last_good_one_and_stops_the_run(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def verdict(order: Order) -> Verdict:
@@ -152,7 +152,7 @@ async def test_a_failed_canary_voids_what_came_after_the_last_good_one_and_stops
     assert sum(line["verdict"] == "graded" for line in last.values()) == 5
 
 
-async def test_trials_that_end_after_a_failed_canary_are_void_as_well(
+async def test_trials_that_end_after_a_failed_canary_are_void(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     failed = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_trials_that_end_after_a_failed_canary_are_void_as_well(
     assert run.tally.graded == 0
 
 
-async def test_told_to_keep_going_a_good_canary_restores_trust(
+async def test_with_keep_going_a_good_canary_restores_trust(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trial = scripted(lambda o: HALF if is_canary(o) and o.attempt == 1 else ONE)

@@ -20,7 +20,7 @@ def held_out_rows(run: Path) -> list[Row]:
     return msgspec.json.Decoder(Row).decode_lines((run / "heldout_trials.jsonl").read_bytes())
 
 
-async def test_it_is_measured_before_between_and_after_steps_and_training_is_as_without(
+async def test_evaluations_before_between_and_after_steps_do_not_change_training(
     make_config: MakeConfig, tmp_path: Path
 ):
     # A held-out task with the name of a training task: their results stay separate.
@@ -58,7 +58,7 @@ async def test_it_is_measured_before_between_and_after_steps_and_training_is_as_
     proven(run)
 
 
-async def test_void_trials_are_tried_again_and_a_task_without_a_grade_is_no_part_of_the_mean(
+async def test_void_trials_are_retried_and_ungraded_tasks_are_not_in_the_mean(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", heldout=("lost-a", "void-b"), steps=1)
@@ -77,7 +77,7 @@ async def test_void_trials_are_tried_again_and_a_task_without_a_grade_is_no_part
     proven(tmp_path / "run")
 
 
-async def test_held_out_trials_start_before_those_of_training_that_wait(
+async def test_held_out_trials_start_before_waiting_training_trials(
     make_config: MakeConfig, tmp_path: Path
 ):
     names = tuple(f"coin-{n}" for n in range(8))
@@ -94,7 +94,7 @@ async def test_held_out_trials_start_before_those_of_training_that_wait(
     proven(run)
 
 
-async def test_an_evaluation_of_more_trials_than_a_group_is_not_crowded_out_by_training(
+async def test_training_does_not_starve_an_evaluation_with_more_trials_than_a_group(
     make_config: MakeConfig, tmp_path: Path
 ):
     ahead = {"batch_groups": 1, "depth": 6, "max_staleness": 6, "max_running": 11}
@@ -109,7 +109,7 @@ async def test_an_evaluation_of_more_trials_than_a_group_is_not_crowded_out_by_t
     assert rollouts.summary.done
 
 
-async def test_a_stopped_run_measures_nothing_and_asks_again_when_it_goes_on(
+async def test_a_stopped_run_skips_its_evaluation_and_a_resume_runs_it(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", heldout=("waits-a", "waits-b"), steps=2)
@@ -134,7 +134,7 @@ async def test_a_stopped_run_measures_nothing_and_asks_again_when_it_goes_on(
     proven(run)
 
 
-async def test_what_training_leaves_unstarted_does_not_keep_the_last_evaluation_waiting(
+async def test_unstarted_training_tickets_do_not_delay_the_last_evaluation(
     make_config: MakeConfig, tmp_path: Path
 ):
     ahead = {"depth": 1, "max_running": 4}
@@ -174,7 +174,7 @@ asyncio.run(main())
 """
 
 
-async def test_an_evaluation_that_kill_9_cut_short_is_asked_for_again_and_nothing_is_left_of_it(
+async def test_an_evaluation_interrupted_by_kill_9_runs_again_from_its_start(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", heldout=("coin-z", "waits-a", "waits-b"), steps=2)
@@ -203,7 +203,7 @@ async def test_an_evaluation_that_kill_9_cut_short_is_asked_for_again_and_nothin
     proven(run)
 
 
-async def test_an_evaluation_that_is_given_up_leaves_nothing_running(
+async def test_an_abandoned_evaluation_leaves_no_running_trial(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", heldout=("waits-a", "waits-b"), steps=3)
@@ -219,7 +219,7 @@ async def test_an_evaluation_that_is_given_up_leaves_nothing_running(
     proven(tmp_path / "run")
 
 
-async def test_what_an_evaluation_found_is_known_when_the_run_goes_on(
+async def test_a_resumed_run_has_earlier_evaluation_results(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", heldout=("coin-z",), steps=3)
@@ -254,7 +254,7 @@ def line(version: str, name: str = "x", reward: float = 0.0) -> HeldOutResult:
     )
 
 
-def test_measurements_of_weights_that_were_left_are_not_told(tmp_path: Path):
+def test_results_of_abandoned_lineages_are_not_reported(tmp_path: Path):
     file = tmp_path / "heldout.jsonl"
     lines = [line("0"), line("5"), line("10"), line("1:8"), line("1:8", reward=1.0)]
     file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in lines))
@@ -264,7 +264,7 @@ def test_measurements_of_weights_that_were_left_are_not_told(tmp_path: Path):
     assert [(one.version, one.reward) for one in kept] == [("0", 0.0), ("5", 0.0), ("1:8", 1.0)]
 
 
-async def test_a_run_without_held_out_tasks_cannot_be_measured(
+async def test_a_run_without_held_out_tasks_cannot_be_evaluated(
     make_config: MakeConfig, tmp_path: Path
 ):
     async with Rollouts(make_config("coin-a", steps=1), out=tmp_path / "run") as rollouts:
@@ -273,7 +273,7 @@ async def test_a_run_without_held_out_tasks_cannot_be_measured(
         await all_batches(rollouts)
 
 
-def test_more_attempts_than_may_run_at_once_are_refused(make_config: MakeConfig, tmp_path: Path):
+def test_more_attempts_than_concurrent_trials_are_rejected(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", heldout=("coin-z",), attempts=9, steps=1, max_running=4)
     with pytest.raises(UsageError, match="attempts is 9"):
         Rollouts(config, out=tmp_path / "run")

@@ -61,7 +61,7 @@ async def test_several_agents_take_turns_at_each_task(
     ]
 
 
-async def test_no_more_run_at_once_than_allowed_and_no_fewer(
+async def test_all_slots_are_used_and_never_exceeded(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def trial(order: Order) -> Verdict:
@@ -106,7 +106,7 @@ async def test_a_void_trial_is_retried_by_the_table_of_causes_and_its_last_try_i
     assert len(rows(tmp_path / "run")) == 8
 
 
-async def test_cancelled_it_waits_for_clean_up_keeps_what_finished_and_resumes_the_rest(
+async def test_a_cancelled_run_cleans_up_and_a_resume_runs_only_unfinished_trials(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     begun: list[str] = []
@@ -143,7 +143,7 @@ async def test_cancelled_it_waits_for_clean_up_keeps_what_finished_and_resumes_t
     assert audit(out).problems == []
 
 
-async def test_results_that_cannot_be_kept_end_the_run_with_one_error(
+async def test_unwritable_results_end_the_run_with_one_error(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     out = tmp_path / "run"
@@ -154,7 +154,7 @@ async def test_results_that_cannot_be_kept_end_the_run_with_one_error(
         await run.run()
 
 
-async def test_workers_are_told_of_the_next_trials_and_at_the_end_of_none(
+async def test_the_next_trials_are_announced_to_workers_and_withdrawn_at_the_end(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def trial(order: Order) -> Verdict:

@@ -16,7 +16,7 @@ def beat(number: int, *, lag: float, slowest: float) -> Beat:
     return Beat(number=number, rss_mb=60.0, lag=lag, slowest=slowest, running=0)
 
 
-def test_a_slow_turn_is_shown_though_the_loop_has_come_round_since():
+def test_a_slow_loop_turn_is_shown_after_later_heartbeats():
     member = Member("worker-1")
     assert member.status().lag == 0
     member.record_beat(beat(1, lag=0.0, slowest=0.35))
@@ -25,7 +25,7 @@ def test_a_slow_turn_is_shown_though_the_loop_has_come_round_since():
     assert member.status().lag == 0, "it was told already"
 
 
-def test_a_loop_that_does_not_come_round_is_shown_for_as_long_as_that_lasts():
+def test_a_blocked_loop_is_shown_while_it_is_blocked():
     member = Member("worker-1")
     member.record_beat(beat(1, lag=3.0, slowest=3.0))
     assert [member.status().lag for _ in range(2)] == [3.0, 3.0]
@@ -59,7 +59,7 @@ def test_the_next_orders_are_distributed_evenly_and_no_worker_expects_more_than_
     assert announced(Roster(2), [A]) == {}
 
 
-def test_a_worker_is_told_again_only_if_its_share_has_changed():
+def test_a_worker_gets_a_new_forecast_only_if_its_share_changed():
     workers = roster(4)
     announced(workers, [A, A, B, B])
     assert announced(workers, [A, A, B, B]) == {}

@@ -60,7 +60,7 @@ async def test_every_order_gets_its_own_result(engine: Engine):
         assert sum(status.finished for status in supervisor.status()) == 40
 
 
-async def test_a_killed_worker_is_noticed_by_its_end_and_replaced(engine: Engine):
+async def test_a_killed_worker_is_detected_and_replaced(engine: Engine):
     patience = options(dead_after=600)
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         first, second = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
@@ -82,7 +82,7 @@ async def test_a_suspended_worker_counts_as_dead_and_leaves_nothing(engine: Engi
         assert before not in mark.processes()
 
 
-async def test_a_hung_loop_is_found_out_though_the_worker_beats(engine: Engine):
+async def test_a_hung_loop_is_detected_despite_heartbeats(engine: Engine):
     patience = options(hung_after=2.5)
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         (task,) = await begin(supervisor, ("a", "block 600"))
@@ -90,14 +90,14 @@ async def test_a_hung_loop_is_found_out_though_the_worker_beats(engine: Engine):
         assert await ask(supervisor, "b", "pid")
 
 
-async def test_a_busy_worker_is_not_taken_for_a_dead_one(engine: Engine):
+async def test_a_busy_worker_does_not_count_as_dead(engine: Engine):
     patience = options(dead_after=2.5, hung_after=60.0)
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
         result = await supervisor.run(order("a", "block 4.5"))
         assert isinstance(result.verdict, Graded)
 
 
-async def test_a_place_that_cannot_be_made_is_told_at_once(engine: Engine):
+async def test_a_failing_environment_is_reported_at_once(engine: Engine):
     async with Supervisor(engine, spec("broken"), number=2) as supervisor:
         with pytest.raises(WorkerError, match="this place cannot be made"):
             await supervisor.wait_ready()
@@ -105,20 +105,20 @@ async def test_a_place_that_cannot_be_made_is_told_at_once(engine: Engine):
             await supervisor.run(order("a"))
 
 
-async def test_that_a_worker_cannot_start_does_not_wait_for_its_end(engine: Engine):
+async def test_a_failed_start_is_reported_before_the_worker_ends(engine: Engine):
     async with Supervisor(engine, spec("broken_and_slow"), number=1) as supervisor:
         with pytest.raises(WorkerError, match="this place cannot be made"):
             await supervisor.wait_ready()
         assert supervisor.status(), "it has ended already"
 
 
-async def test_a_worker_that_dies_at_its_start_leaves_its_last_output(engine: Engine):
+async def test_the_error_of_a_worker_that_dies_at_its_start_has_its_last_output(engine: Engine):
     async with Supervisor(engine, spec("dies_at_start"), number=1) as supervisor:
         with pytest.raises(WorkerError, match=r"(?s)exit 9.*the ship went down"):
             await supervisor.wait_ready()
 
 
-async def test_a_place_that_nobody_has_is_told_at_once(engine: Engine):
+async def test_a_missing_environment_is_reported_at_once(engine: Engine):
     async with Supervisor(engine, spec("absent"), number=1) as supervisor:
         with pytest.raises(WorkerError, match="no stand-in scripted_environment:absent"):
             await supervisor.wait_ready()
@@ -135,7 +135,7 @@ async def test_a_crash_loop_stops_the_run_with_the_last_output(engine: Engine):
         assert supervisor.free == 0
 
 
-async def test_a_full_worker_finishes_what_it_has_and_its_successor_is_there_before(
+async def test_a_full_worker_is_replaced_before_it_finishes_its_tickets(
     engine: Engine, tmp_path: Path
 ):
     limited = spec(memory_mb=300, concurrency=4)
@@ -151,7 +151,7 @@ async def test_a_full_worker_finishes_what_it_has_and_its_successor_is_there_bef
         await until(lambda: len(supervisor.status()) == 1, 60)
 
 
-async def test_a_limit_that_no_worker_keeps_is_named_whatever_there_is_to_do(engine: Engine):
+async def test_a_memory_limit_below_an_idle_worker_is_reported(engine: Engine):
     tight = spec(memory_mb=1)
     async with Supervisor(engine, tight, number=1, options=options()) as supervisor:
         waiting = [asyncio.create_task(supervisor.run(order(f"t{n}", "sleep 3"))) for n in range(4)]
@@ -161,7 +161,7 @@ async def test_a_limit_that_no_worker_keeps_is_named_whatever_there_is_to_do(eng
             assert isinstance(ended, WorkerError)
 
 
-async def test_a_limit_that_workers_are_above_with_their_first_tickets_is_told(
+async def test_a_memory_limit_exceeded_by_the_first_tickets_is_reported(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ):
     tight = spec(memory_mb=300, concurrency=4)
@@ -177,7 +177,7 @@ async def test_a_limit_that_workers_are_above_with_their_first_tickets_is_told(
     assert "is replaced after 1 tickets" in said[0]
 
 
-async def test_a_slow_turn_is_shown_after_it_is_over(engine: Engine):
+async def test_a_slow_loop_turn_is_shown_after_it_has_ended(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         await supervisor.wait_ready()
         await supervisor.run(order("a", "block 0.8"))
@@ -203,7 +203,7 @@ async def test_a_drain_waits_for_tickets_that_end_in_time_and_cancels_the_rest(
         assert worker not in mark.processes()
 
 
-async def test_leaving_cancels_running_tickets_and_leaves_no_worker(engine: Engine, mark: Mark):
+async def test_leaving_cancels_running_tickets_and_ends_all_workers(engine: Engine, mark: Mark):
     async with Supervisor(engine, spec(), number=2, options=options()) as supervisor:
         tasks = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
         workers = {pid_of(status.where) for status in supervisor.status() if status.running}
@@ -219,7 +219,7 @@ async def test_leaving_does_not_wait_for_workers_that_have_not_started(engine: E
     assert time.monotonic() - left < 10
 
 
-async def test_a_cancelled_ticket_is_void_and_its_room_free_again(engine: Engine):
+async def test_a_cancelled_ticket_is_void_and_frees_its_slot(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         first, second = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
         waiting = asyncio.create_task(supervisor.run(order("c")))
@@ -234,7 +234,7 @@ async def test_a_cancelled_ticket_is_void_and_its_room_free_again(engine: Engine
         await until(lambda: supervisor.free == 2)
 
 
-async def test_workers_know_the_version_those_that_come_later_too(engine: Engine):
+async def test_current_and_later_workers_know_the_version(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         supervisor.set_version(Version(0, 3))
         assert await ask(supervisor, "a", "version") == "3"
@@ -244,7 +244,7 @@ async def test_workers_know_the_version_those_that_come_later_too(engine: Engine
         assert await ask(supervisor, "d", "version") == "4"
 
 
-async def test_workers_know_of_a_pause_those_that_come_later_too(engine: Engine):
+async def test_current_and_later_workers_know_of_a_pause(engine: Engine):
     async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
         assert await ask(supervisor, "a", "paused") == "(False, False)"
         supervisor.set_paused(True, drains=True)
@@ -255,13 +255,13 @@ async def test_workers_know_of_a_pause_those_that_come_later_too(engine: Engine)
         assert await ask(supervisor, "e", "paused") == "(False, False)"
 
 
-async def test_workers_have_the_variables_that_the_run_names(engine: Engine):
+async def test_workers_have_the_variables_named_by_the_run(engine: Engine):
     named = spec(environment={"PLIMSOLL_NAMED": "by the run"})
     async with Supervisor(engine, named, number=1) as supervisor:
         assert await ask(supervisor, "a", "variable PLIMSOLL_NAMED") == "by the run"
 
 
-async def test_a_ticket_is_not_run_twice_at_once(engine: Engine):
+async def test_a_ticket_does_not_run_twice_concurrently(engine: Engine):
     async with Supervisor(engine, spec(), number=1) as supervisor:
         await begin(supervisor, ("a", "sleep 600"))
         with pytest.raises(ValueError, match="runs already"):

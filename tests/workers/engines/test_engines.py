@@ -62,14 +62,14 @@ async def test_a_killed_worker_is_gone_when_kill_returns_and_no_zombie(engine: E
         await placed.kill()
 
 
-async def test_leaving_the_engine_leaves_no_worker(engine: Engine):
+async def test_leaving_the_engine_ends_all_workers(engine: Engine):
     async with started(engine) as placed:
         pid = pid_of(placed.where)
         os.kill(pid, signal.SIGSTOP)
     assert not exists(pid)
 
 
-async def test_a_workers_process_has_its_variables_from_its_start_and_not_as_arguments(
+async def test_a_worker_gets_variables_in_its_environment_and_not_as_arguments(
     engine: Engine,
 ):
     async with started(engine) as placed:
@@ -96,7 +96,7 @@ async def test_the_tail_of_long_output_is_kept(engine: Engine):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_where_nothing_can_be_opened_a_worker_cannot_start_and_says_why(
+async def test_a_worker_without_file_descriptors_fails_to_start_with_the_reason(
     when: str, mark: Mark, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: int) -> int:

@@ -31,7 +31,7 @@ async def ask(supervisor: Supervisor, ticket: str, task: str) -> str:
     return result.trajectory
 
 
-async def test_a_shells_export_does_not_reach_workers_and_a_named_variable_does(
+async def test_only_named_variables_reach_workers(
     shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PLIMSOLL_EXPORTED", "by the shell")
@@ -42,7 +42,7 @@ async def test_a_shells_export_does_not_reach_workers_and_a_named_variable_does(
         assert await ask(supervisor, "b", "variable PLIMSOLL_NAMED") == "by the run"
 
 
-async def test_secrets_of_workers_are_nowhere_in_ray(shared_cluster: Any):
+async def test_ray_stores_no_secrets_of_workers(shared_cluster: Any):
     secret = f"hush-{secrets.token_hex(8)}"
     engine = RayEngine(RayOptions(address=shared_cluster.address))
     named = spec(environment={"PLIMSOLL_POLICY_KEY": secret})
@@ -104,7 +104,7 @@ def gcs_tables() -> list[bytes]:
     return [*accessor.get_actor_table(None, None), *accessor.get_worker_table()]
 
 
-async def test_a_cluster_that_grows_slowly_is_waited_for_and_the_wait_is_shown(
+async def test_the_run_waits_for_a_slowly_growing_cluster_and_shows_the_wait(
     shared_cluster: Any,
 ):
     wishes = RayOptions(address=shared_cluster.address, resources={"slip": 2})
@@ -144,7 +144,7 @@ def pass_time(supervisor: Supervisor, worker: str, seconds: float) -> None:
     member.pass_time(seconds)
 
 
-async def test_the_limit_of_a_start_begins_when_a_worker_is_placed(shared_cluster: Any):
+async def test_the_start_timeout_begins_when_a_worker_is_placed(shared_cluster: Any):
     engine = RayEngine(RayOptions(address=shared_cluster.address))
     impatient = options(start_within=1.0)
     never = spec("never_ready")
@@ -179,7 +179,7 @@ async def keep_on(supervisor: Supervisor, ticket: str) -> int:
     raise AssertionError("it was lost again and again")
 
 
-async def test_workers_go_where_resources_and_labels_say(mark: Mark, ray_part: None):
+async def test_resources_and_labels_place_workers(mark: Mark, ray_part: None):
     with ray_cluster() as cluster:
         plain = cluster.add_node(num_cpus=2)
         wanted = cluster.add_node(num_cpus=2, labels={"pool": "a"}, resources={"berth": 2})
@@ -195,7 +195,7 @@ def raylet(node: Any) -> int:
     return info.process.pid
 
 
-async def test_that_no_node_is_large_enough_for_a_worker_is_said(shared_cluster: Any):
+async def test_an_unplaceable_worker_is_reported(shared_cluster: Any):
     wishes = RayOptions(address=shared_cluster.address, resources={"absent": 1})
     said = "waiting for Ray to place 2 workers (needs 1 absent each)"
     async with Supervisor(RayEngine(wishes), spec(), number=2) as supervisor:
@@ -203,9 +203,7 @@ async def test_that_no_node_is_large_enough_for_a_worker_is_said(shared_cluster:
         await until(lambda: "no node of the cluster is that large now" in supervisor.waiting, 60)
 
 
-async def test_auto_finds_the_cluster_that_is_there(
-    shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
-):
+async def test_auto_finds_the_running_cluster(shared_cluster: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RAY_ADDRESS", shared_cluster.address)
     engine = RayEngine(RayOptions(address="auto"))
     async with Supervisor(engine, spec(), number=1) as supervisor:
@@ -213,7 +211,7 @@ async def test_auto_finds_the_cluster_that_is_there(
     assert all(node.any_processes_alive() for node in shared_cluster.list_all_nodes())
 
 
-async def test_a_cluster_started_for_the_run_is_gone_after_it(mark: Mark, ray_part: None):
+async def test_a_cluster_started_by_the_run_ends_with_it(mark: Mark, ray_part: None):
     before = mark.processes().keys()
     async with Supervisor(RayEngine(), spec(), number=1) as supervisor:
         await supervisor.wait_ready()
@@ -221,7 +219,7 @@ async def test_a_cluster_started_for_the_run_is_gone_after_it(mark: Mark, ray_pa
     await until(lambda: not mark.processes().keys() - before, 60)
 
 
-async def test_the_program_that_is_on_ray_already_stays_on_it(shared_cluster: Any):
+async def test_a_program_connected_to_ray_stays_connected(shared_cluster: Any):
     import ray
 
     ray.init(address=shared_cluster.address, log_to_driver=False)
@@ -233,7 +231,7 @@ async def test_the_program_that_is_on_ray_already_stays_on_it(shared_cluster: An
         ray.shutdown()
 
 
-async def test_the_runs_own_handler_of_sigterm_stays(shared_cluster: Any):
+async def test_ray_does_not_replace_the_sigterm_handler(shared_cluster: Any):
     seen = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, seen.set)
     async with RayEngine(RayOptions(address=shared_cluster.address)):
@@ -258,7 +256,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_run_that_is_terminated_has_all_the_time_it_needs(shared_cluster: Any):
+async def test_a_terminated_run_is_not_killed_by_ray(shared_cluster: Any):
     command = [sys.executable, "-c", TERMINATED, shared_cluster.address]
     both = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
     run = await asyncio.create_subprocess_exec(*command, **both)
@@ -269,7 +267,7 @@ async def test_a_run_that_is_terminated_has_all_the_time_it_needs(shared_cluster
     assert (run.returncode, said) == (0, b"")
 
 
-async def test_an_address_where_nobody_listens_is_told_at_once(ray_part: None):
+async def test_an_unreachable_address_is_reported_at_once(ray_part: None):
     with pytest.raises(WorkerError, match=r"127.0.0.1:1 cannot be used.*\n.*ray start"):
         async with RayEngine(RayOptions(address="127.0.0.1:1")):
             pass
@@ -291,7 +289,7 @@ asyncio.run(main())
 """
 
 
-async def test_who_does_not_have_the_clusters_token_is_told_of_it(
+async def test_a_missing_cluster_token_is_reported(
     shared_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ):
     # In another process: Ray keeps the token that it was first used with.
@@ -306,7 +304,7 @@ async def test_who_does_not_have_the_clusters_token_is_told_of_it(
     assert "RAY_AUTH_TOKEN" in said.decode()
 
 
-async def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+async def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"package ray: pip install 'plimsoll-rl\[ray\]'"):
         async with RayEngine():

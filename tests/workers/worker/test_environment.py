@@ -124,7 +124,7 @@ def check_stored(setting: Setting, result: Result, path: str) -> Trajectory:
     return trajectory
 
 
-async def test_a_graded_rollout_leaves_its_trajectory_and_nothing_else(setting: Setting):
+async def test_a_graded_rollout_leaves_only_its_trajectory(setting: Setting):
     async with setting.place() as place:
         with no_collections():
             result = await place.run(setting.order())
@@ -136,7 +136,7 @@ async def test_a_graded_rollout_leaves_its_trajectory_and_nothing_else(setting: 
 
 
 @pytest.mark.parametrize("storage", ["own", "memory"])
-async def test_a_ticket_that_comes_again_has_files_of_its_own(setting: Setting, storage: str):
+async def test_a_repeated_ticket_has_its_own_files(setting: Setting, storage: str):
     url = None if storage == "own" else f"memory://{setting.directory}"
     async with setting.place(storage={"trajectories": url}) as place:
         first, second = [await place.run(setting.order()) for _ in range(2)]
@@ -151,7 +151,7 @@ async def test_a_ticket_that_comes_again_has_files_of_its_own(setting: Setting, 
         read_stored(setting.stored(second), first.trial)
 
 
-async def test_segments_say_which_version_generated_how_much(setting: Setting):
+async def test_segments_have_the_number_of_tokens_of_each_version(setting: Setting):
     async with setting.place() as place:
         first = await place.run(setting.order("g/0"))
         place.set_version(Version(1, 5))
@@ -197,7 +197,7 @@ async def test_a_task_that_cannot_be_loaded_is_a_void_trial(setting: Setting):
     assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.TASK
 
 
-async def test_many_rollouts_at_once_are_counted_and_then_gone(setting: Setting):
+async def test_concurrent_rollouts_are_counted_and_leave_nothing(setting: Setting):
     async with setting.place() as place:
         running = [asyncio.create_task(place.run(setting.order(f"g/{n}"))) for n in range(4)]
         await asyncio.sleep(0)
@@ -219,14 +219,14 @@ async def test_an_order_may_name_another_agent(setting: Setting):
     assert verdict["task"] == "tasks/touch"
 
 
-async def test_trajectories_go_to_any_storage_and_stay_nowhere_else(setting: Setting):
+async def test_trajectories_are_only_in_the_configured_storage(setting: Setting):
     async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
         result = await place.run(setting.order())
     check_stored(setting, result, "memory://bucket/night/night-1/trajectories/g_0.jsonl.zst")
     assert not list(setting.directory.rglob("*.zst*"))
 
 
-async def test_a_trajectory_that_cannot_be_stored_is_no_reward(setting: Setting):
+async def test_a_trial_without_a_stored_trajectory_is_void(setting: Setting):
     (setting.directory / "trajectories").write_text("in the way")
     async with setting.place() as place:
         result = await place.run(setting.order())
@@ -235,7 +235,7 @@ async def test_a_trajectory_that_cannot_be_stored_is_no_reward(setting: Setting)
     assert result.trajectory == ""
 
 
-async def test_storage_that_does_not_answer_makes_the_trial_void_and_holds_up_no_other(
+async def test_unresponsive_storage_voids_the_trial_and_delays_no_other(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ):
     answers = threading.Event()
@@ -255,7 +255,7 @@ async def test_storage_that_does_not_answer_makes_the_trial_void_and_holds_up_no
         answers.set()
 
 
-async def test_a_policy_that_nobody_serves_is_said_when_the_place_is_made(setting: Setting):
+async def test_an_unreachable_policy_fails_the_start_of_the_environment(setting: Setting):
     with pytest.raises(PolicyError):
         async with setting.place(policy={"urls": ["http://127.0.0.1:1/v1"]}):
             pass

@@ -24,7 +24,7 @@ LONG = 150
 """Seconds for a worker to end, on a busy machine."""
 
 
-async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
+async def test_a_blocked_loop_is_reported_as_lag_while_heartbeats_continue(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "block 4")
         await hand.running()
@@ -39,14 +39,14 @@ async def test_a_blocked_loop_is_seen_as_lag_while_beats_go_on(tmp_path: Path):
 
 
 @pytest.mark.alone
-async def test_a_busy_loop_that_comes_round_has_no_lag(tmp_path: Path):
+async def test_a_busy_but_responsive_loop_has_no_lag(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(100):
             hand.order(f"t{number}", "sleep 60")
         await hand.hear(Beat, lambda beat: beat.running == 100 and beat.lag < 0.5)
 
 
-async def test_beats_say_what_is_alive_and_what_it_takes(tmp_path: Path):
+async def test_heartbeats_report_running_tickets_and_memory(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(3):
             hand.order(f"t{number}", "until go")
@@ -59,7 +59,7 @@ async def test_beats_say_what_is_alive_and_what_it_takes(tmp_path: Path):
         await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
 
 
-async def test_beats_go_on_where_nothing_can_be_opened(tmp_path: Path):
+async def test_heartbeats_continue_without_free_file_descriptors(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         before = await hand.hear(Beat)
         hand.order("t", "starve 1")
@@ -85,7 +85,7 @@ async def test_the_slowest_turn_of_the_loop_is_reported_once():
         pulse.stop()
 
 
-async def test_a_worker_whose_run_is_gone_cleans_up_and_ends_by_itself(tmp_path: Path):
+async def test_a_worker_of_a_dead_run_cleans_up_and_ends(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
         await hand.running()
@@ -94,7 +94,7 @@ async def test_a_worker_whose_run_is_gone_cleans_up_and_ends_by_itself(tmp_path:
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
-async def test_a_worker_whose_loop_hangs_does_not_outlive_its_run(tmp_path: Path):
+async def test_a_worker_with_a_hung_loop_ends_with_its_run(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "block 60")
         await hand.hear(Beat, lambda beat: beat.lag > 0.5)
@@ -103,7 +103,7 @@ async def test_a_worker_whose_loop_hangs_does_not_outlive_its_run(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_a_worker_that_hangs_after_its_last_heartbeat_does_not_outlive_its_run(
+async def test_a_worker_that_hangs_after_its_last_heartbeat_ends_with_its_run(
     tmp_path: Path,
 ):
     async with in_hand(marking_spec(tmp_path)) as hand:
@@ -114,7 +114,7 @@ async def test_a_worker_that_hangs_after_its_last_heartbeat_does_not_outlive_its
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
-async def test_a_worker_that_cleans_up_slowly_is_given_time(tmp_path: Path):
+async def test_a_worker_has_time_for_slow_clean_up(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "stubborn 3")
         await hand.running()
@@ -123,7 +123,7 @@ async def test_a_worker_that_cleans_up_slowly_is_given_time(tmp_path: Path):
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
-async def test_a_worker_whose_starter_dies_during_its_start_ends_while_the_run_lives_on():
+async def test_a_worker_ends_if_its_starter_dies_during_the_start():
     """As when a Ray actor dies: the run forgets the worker, and never answers it."""
     async with ControllerSocket("127.0.0.1") as board:
         opening = board.open("worker-1", {})
@@ -147,7 +147,7 @@ async def test_a_worker_whose_starter_dies_during_its_start_ends_while_the_run_l
                 os.kill(worker, signal.SIGKILL)
 
 
-async def test_a_worker_that_was_told_nothing_yet_ends_with_its_run():
+async def test_a_worker_without_any_message_ends_with_its_run():
     async with begun() as hand:
         await hand.board.__aexit__(None, None, None)
         assert await hand.ended(within=LONG) == "exit 3"

@@ -33,7 +33,7 @@ class Trim:
                 thread.join()
 
 
-def test_a_libc_without_malloc_trim_is_no_error():
+def test_a_libc_without_malloc_trim_is_accepted():
     musl = cast(ctypes.CDLL, SimpleNamespace())
     assert find_trim(musl) is None
     upkeep = MemoryTrimmer(None, every=1, limit_mb=100)
@@ -43,7 +43,7 @@ def test_a_libc_without_malloc_trim_is_no_error():
     assert upkeep.full
 
 
-def test_trimming_runs_in_a_thread_of_its_own():
+def test_trimming_runs_in_its_own_thread():
     trim = Trim()
     MemoryTrimmer(trim, every=0, limit_mb=None).attend(now=1, rss=50, ended=1)
     trim.finish()
@@ -62,7 +62,7 @@ def test_trimming_is_skipped_while_the_last_one_still_runs():
     trim.finish()
 
 
-def test_where_nothing_was_freed_nothing_is_trimmed():
+def test_nothing_is_trimmed_if_nothing_was_freed():
     trim = Trim()
     trim.may_end.set()
     upkeep = MemoryTrimmer(trim, every=1, limit_mb=None)
@@ -75,7 +75,7 @@ def test_where_nothing_was_freed_nothing_is_trimmed():
     assert upkeep.trims == 2, "it has grown: long trials free bodies too"
 
 
-def test_freed_memory_is_given_back_before_a_worker_counts_as_full():
+def test_memory_is_trimmed_before_a_worker_counts_as_full():
     trim = Trim()
     upkeep = MemoryTrimmer(trim, every=1000, limit_mb=100)
     upkeep.attend(now=1, rss=150, ended=0)
@@ -106,7 +106,7 @@ if trim is not None:
 """
 
 
-def test_memory_that_was_freed_goes_back_to_the_system():
+def test_freed_memory_is_returned_to_the_system():
     # In a separate process: this one may have free memory from earlier tests.
     ran = subprocess.run(
         [sys.executable, "-c", FREEING], capture_output=True, text=True, check=True
@@ -117,7 +117,7 @@ def test_memory_that_was_freed_goes_back_to_the_system():
         assert left < 30
 
 
-async def test_a_worker_above_its_limit_says_so_and_finishes_what_it_has(tmp_path: Path):
+async def test_a_worker_above_its_limit_reports_it_and_finishes_its_tickets(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path, memory_mb=200)) as hand:
         hand.order("slow", "sleep 6")
         beat = await hand.hear(Beat)
@@ -128,7 +128,7 @@ async def test_a_worker_above_its_limit_says_so_and_finishes_what_it_has(tmp_pat
         await hand.result("slow")
 
 
-async def test_memory_does_not_depend_on_how_many_tickets_have_run(tmp_path: Path):
+async def test_memory_does_not_grow_with_the_number_of_finished_tickets(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path, trim_seconds=0.1)) as hand:
 
         async def churn(first: int, tickets: int) -> float:
@@ -148,5 +148,5 @@ async def test_memory_does_not_depend_on_how_many_tickets_have_run(tmp_path: Pat
         assert later < resting + 10
 
 
-def test_a_libc_without_mallopt_is_no_error():
+def test_a_libc_without_mallopt_is_accepted():
     keep_freed(cast(ctypes.CDLL, SimpleNamespace()))

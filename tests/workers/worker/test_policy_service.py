@@ -17,30 +17,30 @@ SHELL, ORACLE = make_agent("shell"), make_agent("oracle")
 CONFIG = PolicyConfig(urls=("http://config/v1",), model="theirs", turns=7, tokens=100, body_mb=1)
 
 
-def test_the_command_line_comes_before_the_config():
+def test_the_command_line_takes_precedence_over_the_config():
     wanted = policy_for(SHELL, CONFIG, ("http://mine/v1",), "mine", 3)
     assert wanted is not None
     assert (wanted.urls, wanted.model, wanted.limits.turns) == (("http://mine/v1",), "mine", 3)
 
 
-def test_the_config_stands_for_what_the_command_line_leaves_out():
+def test_the_config_provides_omitted_options():
     wanted = policy_for(SHELL, CONFIG, (), None, None)
     limits = Limits(turns=7, tokens=100, concurrent=16, body_bytes=1 << 20)
     assert wanted == PolicySpec(("http://config/v1",), "theirs", limits)
 
 
-def test_an_agent_that_asks_nothing_takes_no_policy_but_a_config_may_name_one():
+def test_an_agent_without_requests_rejects_a_policy_option_but_not_a_configured_policy():
     assert policy_for(ORACLE, CONFIG, (), None, None) is None
     with pytest.raises(UsageError, match="oracle asks no policy"):
         policy_for(ORACLE, CONFIG, ("http://mine/v1",), None, None)
 
 
-def test_an_agent_that_asks_needs_a_policy():
+def test_an_agent_with_requests_needs_a_policy():
     with pytest.raises(UsageError, match="shell needs a policy"):
         policy_for(SHELL, PolicyConfig(), (), None, None)
 
 
-def test_a_look_finds_what_the_server_can_return_or_why_nobody_answers(tmp_path: Path):
+def test_a_survey_finds_the_capabilities_of_a_server_or_the_error(tmp_path: Path):
     with served_aside(lambda _: "Hello.", ServerFeatures(token_ids=False, context=4096)) as server:
         found = PolicySpec((server.url,), None, Limits()).checked().found
     assert found is not None
@@ -49,7 +49,7 @@ def test_a_look_finds_what_the_server_can_return_or_why_nobody_answers(tmp_path:
         PolicySpec((server.url,), None, Limits()).checked()
 
 
-def test_a_look_at_a_script_reads_it(tmp_path: Path):
+def test_a_survey_of_a_script_reads_it(tmp_path: Path):
     script = tmp_path / "says.toml"
     script.write_text("otherwise = 'Hi.'\n")
     assert PolicySpec((f"scripted:{script}",), None, Limits()).checked().found is None
@@ -58,7 +58,7 @@ def test_a_look_at_a_script_reads_it(tmp_path: Path):
         PolicySpec((f"scripted:{script}",), None, Limits()).checked()
 
 
-async def test_a_service_is_a_gateway_while_it_is_entered(tmp_path: Path):
+async def test_a_service_runs_a_gateway_while_it_is_entered(tmp_path: Path):
     script = tmp_path / "says.toml"
     script.write_text("otherwise = 'Hi.'\n")
     wanted = PolicySpec((f"scripted:{script}",), None, Limits(turns=1))

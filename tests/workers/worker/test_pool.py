@@ -33,7 +33,7 @@ def make(tmp_path: Path) -> Callable[..., Task]:
     return write
 
 
-def test_what_was_asked_for_comes_before_the_config_and_that_before_what_is_usual():
+def test_options_take_precedence_over_the_config_and_the_config_over_defaults():
     backend = LocalBackend()
 
     def reuse(asked: str | None, config: PoolConfig) -> Reuse:
@@ -53,7 +53,7 @@ def test_the_config_bounds_the_pool():
     assert (usual.uses, usual.max_idle, usual.max_alive) == (50, 4, 8)
 
 
-async def test_without_a_pool_nothing_is_started_ahead_and_nothing_is_measured(
+async def test_without_a_pool_nothing_is_prewarmed_or_measured(
     make: Callable[..., Task], backend: Backend
 ):
     task = make("a")
@@ -77,7 +77,7 @@ async def test_without_a_pool_nothing_is_started_ahead_and_nothing_is_measured(
         assert measured(pool.stats) is None
 
 
-async def test_a_task_without_a_sandbox_is_left_to_its_own_trial(make: Callable[..., Task]):
+async def test_a_task_without_a_sandbox_fails_only_its_own_trial(make: Callable[..., Task]):
     task = make("a", '[environment.env]\nA = "${NOT_SET_ANYWHERE}"\n')
     pool = make_pool(LocalBackend(), PoolConfig(), reuse="fresh", concurrency=2)
 

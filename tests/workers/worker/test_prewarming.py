@@ -61,8 +61,8 @@ class Worker:
             )
         )
         assert isinstance(result.verdict, Graded), result
-        if (news := self.place.news()) is not None:
-            self.meter.add(news.sandboxes)
+        if (report := self.place.take_report()) is not None:
+            self.meter.add(report.sandboxes)
 
     @property
     def stats(self) -> PoolStats:
@@ -102,9 +102,7 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
         yield Worker(place, folder)
 
 
-async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_announced_orders_get_prewarmed_sandboxes(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.series("a", 6)
         assert at_work.stats.hits + at_work.stats.cold_starts == 6
@@ -113,7 +111,7 @@ async def test_orders_that_were_said_to_come_find_their_sandboxes_ready(
     assert not world.alive
 
 
-async def test_orders_that_were_not_said_to_come_find_none(world: FaultyBackend, tmp_path: Path):
+async def test_unannounced_orders_get_no_prewarmed_sandbox(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         for _ in range(3):
             await at_work.run("a")
@@ -129,9 +127,7 @@ async def test_under_reset_orders_of_one_task_share_sandboxes(world: FaultyBacke
     assert not world.alive
 
 
-async def test_what_is_taken_by_an_order_is_not_expected_once_more(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_a_taken_sandbox_is_not_prewarmed_again(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
@@ -144,7 +140,7 @@ async def test_what_is_taken_by_an_order_is_not_expected_once_more(
         assert (at_work.stats.hits, len(world.started)) == (2, 3)
 
 
-async def test_sandboxes_for_orders_that_never_come_are_closed(
+async def test_prewarmed_sandboxes_of_withdrawn_orders_are_closed(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
@@ -156,7 +152,7 @@ async def test_sandboxes_for_orders_that_never_come_are_closed(
 
 
 @pytest.mark.parametrize("reuse", ["fresh", "reset"])
-async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
+async def test_a_new_forecast_closes_sandboxes_of_earlier_tasks(
     world: FaultyBackend, tmp_path: Path, reuse: str
 ):
     async with worker(tmp_path, reuse, concurrency=2) as at_work:
@@ -169,7 +165,7 @@ async def test_a_forecast_of_other_tasks_keeps_none_of_those_before(
         assert world.started[-1].env["NAME"] == "b"
 
 
-async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
+async def test_an_order_that_ends_without_a_lease_leaves_no_prewarmed_sandbox(
     world: FaultyBackend, tmp_path: Path
 ):
     async with worker(tmp_path, "fresh") as at_work:
@@ -183,7 +179,9 @@ async def test_an_order_that_ends_before_it_asks_leaves_nothing_ready(
         await until(lambda: not world.alive)
 
 
-async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: FaultyBackend, tmp_path: Path):
+async def test_closing_the_environment_closes_prewarmed_sandboxes(
+    world: FaultyBackend, tmp_path: Path
+):
     async with worker(tmp_path, "fresh", concurrency=3) as at_work:
         await at_work.run("a")
         world.start_delay = 0.2
@@ -192,9 +190,7 @@ async def test_a_place_that_is_left_leaves_no_sandbox_ready(world: FaultyBackend
     assert not world.alive
 
 
-async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_an_unreadable_task_fails_only_its_own_trial(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh") as at_work:
         await at_work.run("a")
         at_work.expect(gone=1, a=1)
@@ -203,21 +199,19 @@ async def test_a_task_that_cannot_be_read_is_left_to_its_own_trial(
             await at_work.run("gone")
 
 
-async def test_sandboxes_that_wait_are_counted_among_those_alive(
-    world: FaultyBackend, tmp_path: Path
-):
+async def test_prewarmed_sandboxes_count_as_alive(world: FaultyBackend, tmp_path: Path):
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
         await until(lambda: at_work.place.counts()["sandboxes"] == 2)
 
 
-async def test_warnings_of_sandboxes_are_news_once(
+async def test_each_sandbox_warning_is_reported_once(
     world: FaultyBackend, tmp_path: Path, backend: Backend
 ):
     async with worker(tmp_path, "fresh") as at_work:
-        at_work.place.news()
+        at_work.place.take_report()
         backend.warn("no limit on storage")  # type: ignore[attr-defined]
-        news = at_work.place.news()
-        assert news is not None and news.warnings == ("no limit on storage",)
-        assert at_work.place.news() is None
+        report = at_work.place.take_report()
+        assert report is not None and report.warnings == ("no limit on storage",)
+        assert at_work.place.take_report() is None

@@ -32,7 +32,7 @@ def left_by_one_that_died(run: str) -> Path:
     return Path(said.stdout.strip()).parent
 
 
-def test_temporary_files_are_in_a_folder_that_goes_with_its_owner(temporary: Path):
+def test_temporary_files_are_removed_with_their_owner(temporary: Path):
     with scratch("night") as folder:
         (made,) = (Path(tempfile.mkdtemp()),)
         (made / "file").write_text("x")
@@ -43,7 +43,7 @@ def test_temporary_files_are_in_a_folder_that_goes_with_its_owner(temporary: Pat
     assert tempfile.gettempdir() == str(temporary)
 
 
-def test_what_a_dead_owner_left_is_found_by_its_run_and_removed(temporary: Path):
+def test_temporary_files_of_a_dead_owner_are_found_by_run_and_removed(temporary: Path):
     night, day = left_by_one_that_died("night"), left_by_one_that_died("day")
     assert leftovers("night") == [night]
     assert leftovers("day") == [day]

@@ -41,12 +41,12 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return RunDirectory(run).stored(store.keep(run / "trial", "g/0.1", [blob]))
 
 
-def test_an_image_is_read_back(stored: str):
+def test_a_stored_image_can_be_read(stored: str):
     assert stored.endswith("trajectories/g_0.1.jsonl.zst")
     assert read_blob(stored, ADDRESS) == PICTURE
 
 
-def test_an_image_that_is_not_what_was_stored_is_refused(stored: str):
+def test_a_changed_image_is_rejected(stored: str):
     storage, inside = url_to_fs(stored)
     path = f"{Path(inside).parent.parent}/blobs/{NAME}"
     storage.pipe_file(path, b"another")
@@ -58,7 +58,7 @@ def test_an_image_that_is_not_what_was_stored_is_refused(stored: str):
 
 
 @pytest.mark.parametrize("address", ["blob:sha256:../../etc/passwd", "https://example.org/a.png"])
-def test_only_the_address_of_a_blob_is_read(stored: str, address: str):
+def test_only_addresses_of_blobs_are_read(stored: str, address: str):
     with pytest.raises(TrajectoryError, match="is not the address of a blob"):
         read_blob(stored, address)
 
@@ -91,7 +91,7 @@ def trial(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["", "memory://"])
-def test_runs_that_store_in_one_place_do_not_overwrite_each_other(tmp_path: Path, scheme: str):
+def test_runs_with_a_shared_storage_do_not_overwrite_each_other(tmp_path: Path, scheme: str):
     written: dict[str, bytes] = {}
     for run in ("a", "b"):
         TrajectoryWriter(tmp_path / run, Opened(f"of {run}", 0.0, {})).seal([])
@@ -118,7 +118,7 @@ def test_any_exception_of_a_storage_is_a_trajectory_error(trial: Path):
         read_stored("stormy://bucket/night-1/trajectories/0-0_0.0.jsonl.zst")
 
 
-def test_a_full_disk_is_named_with_what_to_do(
+def test_a_full_disk_is_named_with_a_remedy(
     trial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def full(*_: object) -> None:
@@ -130,16 +130,14 @@ def test_a_full_disk_is_named_with_what_to_do(
         store.keep(trial, "0-0/0.0")
 
 
-def test_a_trajectory_that_cannot_be_read_says_so(trial: Path, tmp_path: Path):
+def test_an_unreadable_trajectory_is_an_error(trial: Path, tmp_path: Path):
     (trial / "trajectory.jsonl.zst").unlink()
     (trial / "trajectory.jsonl.zst").symlink_to("/proc/self/mem")
     with pytest.raises(TrajectoryError, match=r"cannot be stored at .*: Input/output error"):
         TrajectoryStore(str(tmp_path / "far"), trial.parent, "night-1").keep(trial, "0-0/0.0")
 
 
-def test_a_place_that_cannot_be_written_is_found_out_before_anything_is_stored(
-    trial: Path, tmp_path: Path
-):
+def test_unwritable_storage_is_detected_before_anything_is_stored(trial: Path, tmp_path: Path):
     with pytest.raises(UsageError, match=r"/proc/nope cannot be written: .*name another place"):
         check_writable("/proc/nope")
     with pytest.raises(UsageError, match="stormy://bucket cannot be written: Disconnected"):
@@ -150,7 +148,7 @@ def test_a_place_that_cannot_be_written_is_found_out_before_anything_is_stored(
     assert list((tmp_path / "far").iterdir()) == [], "the look left something"
 
 
-def test_where_nothing_may_be_removed_can_be_written(
+def test_storage_without_delete_permission_is_writable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     def refuse(*_: object) -> None:

@@ -30,7 +30,7 @@ from plimsoll.workers.messages import (
 from plimsoll.workers.worker.connection import WorkerConnection, fetch_environment
 
 
-async def test_a_worker_is_ready_only_when_its_place_is_made(tmp_path: Path):
+async def test_a_worker_is_ready_once_its_environment_is_open(tmp_path: Path):
     async with begun("marking_environment:slow_to_make") as hand:
         hand.tell(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
@@ -42,7 +42,7 @@ async def test_a_worker_is_ready_only_when_its_place_is_made(tmp_path: Path):
         assert ready.pid == hand.pid
 
 
-async def test_tickets_run_at_the_same_time_and_each_is_answered_once(tmp_path: Path):
+async def test_tickets_run_concurrently_and_each_has_one_result(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         began = time.monotonic()
         for number in range(50):
@@ -55,7 +55,7 @@ async def test_tickets_run_at_the_same_time_and_each_is_answered_once(tmp_path: 
         assert all(isinstance(result.verdict, Graded) for result in answered)
 
 
-async def test_a_cancelled_ticket_is_answered_as_void_after_it_has_cleaned_up(tmp_path: Path):
+async def test_a_cancelled_ticket_is_void_after_its_clean_up(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "stubborn 0.5")
         await hand.running()
@@ -64,14 +64,14 @@ async def test_a_cancelled_ticket_is_answered_as_void_after_it_has_cleaned_up(tm
         assert (tmp_path / "t.cleaned").exists()
 
 
-async def test_a_ticket_cancelled_before_it_begins_is_answered_too(tmp_path: Path):
+async def test_a_ticket_cancelled_before_its_start_has_a_result(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
         hand.tell(Cancel("t", "too old"))
         assert (await hand.result("t")).verdict == Void(Cause.CANCELLED, "too old")
 
 
-async def test_a_place_that_raises_costs_one_ticket(tmp_path: Path):
+async def test_an_exception_of_the_environment_voids_one_ticket(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("bad", "raise overboard")
         assert (await hand.result("bad")).verdict == Void(Cause.BUG, "RuntimeError: overboard")
@@ -79,7 +79,7 @@ async def test_a_place_that_raises_costs_one_ticket(tmp_path: Path):
         assert isinstance((await hand.result("good")).verdict, Graded)
 
 
-async def test_what_a_place_raised_is_kept_with_its_trace(tmp_path: Path):
+async def test_an_exception_of_the_environment_is_stored_with_its_traceback(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("bad", "raise overboard", tmp_path / "trial")
         verdict = (await hand.result("bad")).verdict
@@ -91,7 +91,7 @@ async def test_what_a_place_raised_is_kept_with_its_trace(tmp_path: Path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-async def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path):
+async def test_a_full_disk_is_not_a_bug(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "overfill words", tmp_path / "trial")
         verdict = (await hand.result("t")).verdict
@@ -132,7 +132,7 @@ async def test_tickets_that_outlast_the_grace_of_a_drain_are_void_and_cancelled(
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
-async def test_stopping_ends_at_once_and_leaves_nothing(tmp_path: Path):
+async def test_stop_ends_at_once_and_leaves_nothing(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         hand.order("t", "sleep 60")
         await hand.running()
@@ -143,7 +143,7 @@ async def test_stopping_ends_at_once_and_leaves_nothing(tmp_path: Path):
         assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
 
 
-async def test_stopping_while_the_place_is_made_leaves_it(tmp_path: Path):
+async def test_stop_during_the_start_closes_the_environment(tmp_path: Path):
     async with begun("marking_environment:slow_to_make") as hand:
         hand.tell(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
@@ -152,7 +152,7 @@ async def test_stopping_while_the_place_is_made_leaves_it(tmp_path: Path):
         assert {file.name for file in tmp_path.iterdir()} == {"begun", "left"}
 
 
-async def test_sigterm_drains_and_says_that_it_takes_no_more(tmp_path: Path):
+async def test_sigterm_drains_and_reports_it(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path, grace_seconds=3)) as hand:
         hand.order("short", "sleep 0.3")
         hand.order("long", "sleep 60")
@@ -185,17 +185,19 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
         ("marking_environment:nothing", "no stand-in marking_environment:nothing"),
     ],
 )
-async def test_a_worker_that_cannot_start_says_why_and_ends(tmp_path: Path, maker: str, words: str):
+async def test_a_worker_that_fails_to_start_reports_the_reason_and_ends(
+    tmp_path: Path, maker: str, words: str
+):
     async with begun(maker) as hand:
         hand.tell(Begin(marking_spec(tmp_path)))
-        assert words in (await hand.hear(Failed)).words
+        assert words in (await hand.hear(Failed)).reason
         async with asyncio.timeout(60):
             exit = await hand.placed.ended()
         assert exit.how == "exit 1"
-        assert words in exit.words
+        assert words in exit.output
 
 
-async def test_a_workers_secret_key_is_nowhere_to_be_read(tmp_path: Path):
+async def test_the_secret_key_of_a_worker_is_not_readable(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         secret = hand.credentials.secret_key.encode()
         for file in ("cmdline", "environ"):
@@ -203,7 +205,7 @@ async def test_a_workers_secret_key_is_nowhere_to_be_read(tmp_path: Path):
         assert hand.credentials.secret_key not in repr(hand.credentials)
 
 
-async def test_a_worker_whose_key_is_not_admitted_cannot_connect():
+async def test_a_worker_with_an_unknown_key_cannot_connect():
     async with ControllerSocket("127.0.0.1") as board:
         opening = board.open("worker-1", {"SECRET": "hush"})
         admitted, forged = (Credentials.make(opening.invitation) for _ in range(2))
@@ -223,7 +225,7 @@ async def test_a_worker_whose_key_is_not_admitted_cannot_connect():
 
 
 @pytest.mark.alone
-async def test_a_thousand_sleeping_tickets_do_not_hold_the_loop_up(tmp_path: Path):
+async def test_a_thousand_sleeping_tickets_do_not_block_the_loop(tmp_path: Path):
     async with in_hand(marking_spec(tmp_path)) as hand:
         for number in range(1_000):
             hand.order(f"t{number}", "sleep 60")

@@ -90,7 +90,7 @@ async def show_inventory(backend: str, config: Config, *, as_json: bool) -> None
     """Query the backends and print their items."""
     async with open_stock(backend, config) as stock:
         pass
-    found = [(shelf.inventory.name, item) for shelf in stock.shelves for item in shelf.items]
+    found = [(listed.inventory.name, item) for listed in stock.inventories for item in listed.items]
     if as_json:
         items = [as_object(name, item, stock.now) for name, item in found]
         click.echo(msgspec.json.encode({"items": items, "unreached": stock.unreached}))
@@ -131,19 +131,21 @@ def _table(found: Sequence[tuple[str, Resource]], now: float) -> Table:
 
 def _closing(stock: Stock) -> Iterator[str]:
     """The totals, shared items, and unreachable backends."""
-    own = [item for shelf in stock.shelves for item in shelf.items if not item.shared]
+    own = [item for listed in stock.inventories for item in listed.items if not item.shared]
     if own:
         runs = len({item.labels.run for item in own} - {""})  # an incomplete item has none
         yield f"{runs:,} {'run' if runs == 1 else 'runs'} · {counted(item.kind for item in own)}"
-    elif stock.shelves:
+    elif stock.inventories:
         yield f"no items of runs on {' and '.join(stock.backends)}"
-    if removable := sum(len(select_removable(shelf.items, stock.now)) for shelf in stock.shelves):
+    if removable := sum(
+        len(select_removable(listed.items, stock.now)) for listed in stock.inventories
+    ):
         yield (
             f"{removable:,} of dead owners or expired: `plimsoll clean --expired` removes "
             f"{'it' if removable == 1 else 'them'}, and so does the next run"
         )
-    for shelf in stock.shelves:
-        if shared := counted(item.kind for item in shelf.items if item.shared):
-            yield f"shared by runs on {shelf.inventory.name}: {shared}"
+    for listed in stock.inventories:
+        if shared := counted(item.kind for item in listed.items if item.shared):
+            yield f"shared by runs on {listed.inventory.name}: {shared}"
     for name, why in stock.unreached.items():
         yield plain(f"{name} was not reached: {why}")

@@ -95,7 +95,7 @@ def print_begin(rollouts: Rollouts, screen: Screen) -> None:
     """Print the validation of the tasks, and the work that a killed run repeats."""
     plan = rollouts.plan
     if rollouts.location.is_elsewhere:
-        said = f"{'ledger':<12}{rollouts.location.said}"
+        said = f"{'ledger':<12}{rollouts.location.description}"
         screen.out.print(Text(plain(said)), soft_wrap=True)
     if plan.config.run.validates:
         _print_validated("tasks", plan.trained, screen)

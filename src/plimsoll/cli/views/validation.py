@@ -87,7 +87,7 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
         yield from (Text(f"  {plain(one.task)}  {plain(one.flaky or '')}") for one in flaky)
     yield Text()
     if (trip := run.breaker.trip) is not None:
-        yield Text(f"stopped by the breaker: {trip.rule} · {plain(trip.said)}", style="yellow")
+        yield Text(f"stopped by the breaker: {trip.rule} · {plain(trip.message)}", style="yellow")
     if report.not_finished:
         why = "interrupted: " if interrupted else ""
         said = f"{why}{len(report.not_finished):,} of {report.tasks:,} tasks were not finished"

@@ -123,11 +123,11 @@ class Books:
         parts = split_ticket(ticket)
         if parts is None:
             return None
-        name, place, attempt = parts
+        name, index, attempt = parts
         group = self.groups.get(name) or self.evals.get(name)
-        if group is None or place >= len(group.members):
+        if group is None or index >= len(group.members):
             return None
-        member = group.members[place]
+        member = group.members[index]
         return (group, member) if member.attempt == attempt else None
 
     def apply(self, event: Event) -> bool:
@@ -349,8 +349,8 @@ class Books:
 
     def _withheld(self, event: Withheld) -> None:
         group = self.groups[event.group]
-        for place, member in enumerate(group.members):
-            if group.ticket(place) in event.tickets:
+        for index, member in enumerate(group.members):
+            if group.ticket(index) in event.tickets:
                 member.withheld = True
         # Members that have not started will start with the current weights.
         group.admitted = max(group.admitted, event.version)
@@ -388,23 +388,23 @@ class Books:
         requeues = group.requeues + counts
         if counts and requeues > self.rules.requeues:
             self.tally.quarantined += 1
-            said = f"void {requeues} times; last: {cause}" + (f", {reason}" if reason else "")
+            why = f"void {requeues} times; last: {cause}" + (f", {reason}" if reason else "")
             later = requeued_prompt(self, group, cause, 0, counts=False, anew=anew)
-            self._put_out(later, cause, said)
+            self._exclude(later, cause, why)
             return
         self.tally.requeued += 1
         self.await_again(requeued_prompt(self, group, cause, requeues, counts=counts, anew=anew))
 
-    def _put_out(self, pending: Pending, cause: Cause, said: str) -> None:
+    def _exclude(self, pending: Pending, cause: Cause, why: str) -> None:
         """Exclude the task of a prompt that failed too often; for good if the task is to blame."""
         task = pending.task
         is_new = task not in self.quarantined
         if CAUSES[cause].against_task:
             if self.stranded.pop(task, None) is not None or is_new:
-                self.quarantined[task] = said
+                self.quarantined[task] = why
             return
         if is_new:
-            self.quarantined[task] = f"{said}; not by its own fault: resuming tries it again"
+            self.quarantined[task] = f"{why}; not by its own fault: resuming tries it again"
             self.stranded[task] = []
         if task in self.stranded:
             self.stranded[task].append(pending)
@@ -468,7 +468,7 @@ def _counted(voids: Mapping[Cause, int], cause: Cause) -> dict[Cause, int]:
 
 
 def _enough(group: Group, settings: Settings) -> bool:
-    wanted = len(group.members)
+    needed = len(group.members)
     if settings.group_policy == "min_graded":
-        wanted = min(wanted, settings.min_graded)
-    return group.graded >= wanted and group.trainable
+        needed = min(needed, settings.min_graded)
+    return group.graded >= needed and group.trainable

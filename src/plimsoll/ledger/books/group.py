@@ -23,9 +23,9 @@ class MemberState(StrEnum):
 _WAITING, _RUNNING, _GRADED = MemberState.WAITING, MemberState.RUNNING, MemberState.GRADED
 
 
-def ticket_name(group: str, place: int, attempt: int) -> str:
+def ticket_name(group: str, index: int, attempt: int) -> str:
     """The name of a ticket: group, member and try."""
-    return f"{group}/{place}.{attempt}"
+    return f"{group}/{index}.{attempt}"
 
 
 # Canonical numbers only: `03` and digits of other scripts would be second names.
@@ -37,8 +37,8 @@ def split_ticket(ticket: str) -> tuple[str, int, int] | None:
     match = _TICKET.fullmatch(ticket)
     if match is None:
         return None
-    group, place, attempt = match.groups()
-    return group, int(place), int(attempt)
+    group, index, attempt = match.groups()
+    return group, int(index), int(attempt)
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -95,23 +95,23 @@ class Group(msgspec.Struct, kw_only=True):
         members = [msgspec.structs.replace(member) for member in self.members]
         return msgspec.structs.replace(self, members=members)
 
-    def ticket(self, place: int) -> str:
-        return ticket_name(self.id, place, self.members[place].attempt)
+    def ticket(self, index: int) -> str:
+        return ticket_name(self.id, index, self.members[index].attempt)
 
-    def seed_name(self, place: int) -> str:
+    def seed_name(self, index: int) -> str:
         """The name that the seeds of a member's current try are derived from.
 
         Every try has its own seeds, with two exceptions: a try after a stop or restart of the run,
         and a try after one that was lost before the policy answered. So a killed run can be
         compared with an undisturbed one.
         """
-        name = f"{self.task} {self.prompt}/{place}"
-        tries = self.resampled, self.members[place].resampled
+        name = f"{self.task} {self.prompt}/{index}"
+        tries = self.resampled, self.members[index].resampled
         return f"{name} {tries[0]}.{tries[1]}" if any(tries) else name
 
     @property
     def tickets(self) -> list[str]:
-        return [self.ticket(place) for place in range(len(self.members))]
+        return [self.ticket(index) for index in range(len(self.members))]
 
     # Written out: these are read at every event.
 
@@ -160,8 +160,8 @@ class Group(msgspec.Struct, kw_only=True):
     @property
     def versions(self) -> list[Version]:
         """The versions that generated tokens of it, or are about to."""
-        known = [v for m in self.members for v in (m.head, m.oldest, m.newest) if v is not None]
-        return known if self.final else [*known, self.admitted]
+        seen = [v for m in self.members for v in (m.head, m.oldest, m.newest) if v is not None]
+        return seen if self.final else [*seen, self.admitted]
 
     @property
     def trainable(self) -> bool:

@@ -58,8 +58,8 @@ def fits(books: "Books", event: Event) -> bool:
             following = Version(books.version.lineage, books.version.number + 1)
             return books.is_training and event.version == following
         case RolledBack():
-            known = books.lineages.descends(books.version, event.parent)
-            return known and event.number == books.rollbacks
+            is_ancestor = books.lineages.descends(books.version, event.parent)
+            return is_ancestor and event.number == books.rollbacks
         case Configured():
             return event.number == books.configured
         case Ignored():
@@ -96,6 +96,6 @@ def _may_withhold(books: "Books", event: Withheld) -> bool:
     group = books.groups.get(event.group)
     if group is None or group.training:
         return False
-    known = {group.ticket(n) for n, member in enumerate(group.members) if not member.withheld}
+    trainable = {group.ticket(n) for n, member in enumerate(group.members) if not member.withheld}
     later = group.admitted < event.version
-    return known.issuperset(event.tickets) and (bool(event.tickets) or later)
+    return trainable.issuperset(event.tickets) and (bool(event.tickets) or later)

@@ -235,10 +235,10 @@ class Journal:
     def _rows(self, events: list[tuple[Event, str]]) -> list[_Row]:
         seq, digest = self.seq, self._digest
         rows: dict[str, _Row] = {}
-        known = "SELECT 1 FROM events WHERE id = ?"
+        query = "SELECT 1 FROM events WHERE id = ?"
         for event, subject in events:
             name = event.id
-            if name not in rows and self._one(known, (name,)) is None:
+            if name not in rows and self._one(query, (name,)) is None:
                 data = _encoder.encode(event)
                 seq, digest = seq + 1, _chain(digest, data)
                 rows[name] = (seq, name, subject, data, digest)

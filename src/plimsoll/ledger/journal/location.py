@@ -75,7 +75,7 @@ class Location:
         return self.folder != self.run
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The location and its reason, to show. Empty for a ledger in the run directory."""
         if not self.is_elsewhere:
             return ""
@@ -127,15 +127,15 @@ def look(run: Path) -> str:
     return f"{pointer.folder} on {host}" + (f" ({pointer.why})" if pointer.why else "")
 
 
-def make(run: Path, wanted: str | None, home: Path) -> Location:
+def make(run: Path, configured: str | None, home: Path) -> Location:
     """Choose the location of a new run's ledger and create its folder.
 
-    `Location.publish` writes the pointer afterwards. `wanted` is a folder for the ledgers of many
-    runs; `home` is Plimsoll's own folder on this host.
+    `Location.publish` writes the pointer afterwards. `configured` is a folder for the ledgers of
+    many runs; `home` is Plimsoll's own folder on this host.
     """
-    if wanted is not None:
+    if configured is not None:
         why = "[storage] ledger"
-        base = Path(wanted)
+        base = Path(configured)
         if is_networked(kind := file_system_type(base)):
             raise UsageError(
                 f"[storage] ledger: {base} is on {kind}, where SQLite's write-ahead log does not "
@@ -165,14 +165,14 @@ def make(run: Path, wanted: str | None, home: Path) -> Location:
     return Location(run, folder, why)
 
 
-def find(run: Path, wanted: str | None = None, home: Path | None = None) -> Location:
+def find(run: Path, configured: str | None = None, home: Path | None = None) -> Location:
     """The location of an existing run's ledger. `LedgerError` names the host if it is another one.
 
-    The process that drives the run passes `wanted` and `home`, as for `make`: a ledger that was
+    The process that drives the run passes `configured` and `home`, as for `make`: a ledger that was
     copied there from another host is adopted.
     """
     if (run / FILE).exists():
-        return _in_run(run, wanted)
+        return _in_run(run, configured)
     pointer = _read(run / POINTER, _Pointer)
     if pointer is None:
         raise LedgerError(
@@ -182,28 +182,31 @@ def find(run: Path, wanted: str | None = None, home: Path | None = None) -> Loca
     named = Path(pointer.folder)
     if (back := _agreeing(named, pointer)) is not None:
         _check_own(run, named, back)
-        if wanted is not None and named.parent.resolve() != Path(wanted).resolve():
+        if configured is not None and named.parent.resolve() != Path(configured).resolve():
             raise UsageError(
-                f"[storage] ledger is {wanted}, and the ledger of {run} is in {named}: a run keeps "
-                f"its ledger where it began. Name {named.parent}, or move {named} to {wanted}"
+                f"[storage] ledger is {configured}, and the ledger of {run} is in {named}: a run "
+                f"keeps its ledger where it began. Name {named.parent}, or move {named} to "
+                f"{configured}"
             )
         if back.run != str(run.resolve()) and home is not None:
             _bind(run, named, pointer.why, moves=back.moves)  # the run directory was moved
         return Location(run, named, pointer.why)
-    base = Path(wanted) if wanted is not None else None if home is None else home / "ledgers"
+    base = (
+        Path(configured) if configured is not None else None if home is None else home / "ledgers"
+    )
     brought = None if base is None else base.absolute() / named.name
     if brought is not None and brought != named and _agreeing(brought, pointer) is not None:
-        why = "[storage] ledger" if wanted is not None else pointer.why
+        why = "[storage] ledger" if configured is not None else pointer.why
         _bind(run, brought, why, moves=pointer.moves + 1)
         return Location(run, brought, why)
     raise LedgerError(_missing(run, pointer, brought or named))
 
 
-def _in_run(run: Path, wanted: str | None) -> Location:
-    if wanted is not None and Path(wanted).resolve() != run.resolve():
+def _in_run(run: Path, configured: str | None) -> Location:
+    if configured is not None and Path(configured).resolve() != run.resolve():
         raise UsageError(
-            f"[storage] ledger is {wanted}, and the ledger of {run} is in the run directory: a run "
-            "keeps its ledger where it began. Leave the key out"
+            f"[storage] ledger is {configured}, and the ledger of {run} is in the run directory: a "
+            "run keeps its ledger where it began. Leave the key out"
         )
     return Location(run, run)
 

@@ -20,14 +20,14 @@ _BETWEEN_SECONDS = 0.03
 _held: set[int] = set()
 
 
-def _let_go() -> None:
+def _release_in_child() -> None:
     """Release it in a forked child, which would hold it after its parent is dead."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 class Lock:

@@ -92,7 +92,7 @@ class Writer:
                     self._failed = LedgerError(f"{path}: the books and the journal do not agree")
         futures = [entry.done for entry in entries]
         with contextlib.suppress(RuntimeError):  # the event loop is closed: no caller waits
-            self._loop.call_soon_threadsafe(self._tell, futures, self._failed)
+            self._loop.call_soon_threadsafe(self._resolve, futures, self._failed)
 
     def _keep(self, books: bytes) -> None:
         if self._failed is not None:
@@ -103,7 +103,7 @@ class Writer:
             self._failed = error
 
     @staticmethod
-    def _tell(futures: "list[asyncio.Future[None]]", failed: LedgerError | None) -> None:
+    def _resolve(futures: "list[asyncio.Future[None]]", failed: LedgerError | None) -> None:
         for future in futures:
             if future.done():
                 continue

@@ -54,4 +54,4 @@ class LastGroups:
 def _lacking(books: Books, settings: Settings) -> int:
     """Groups that the next batch lacks, if no live group is due."""
     choice = choose(books, settings)
-    return choice.wanted - choice.ready if isinstance(choice, Waiting) and not choice.due else 0
+    return choice.needed - choice.ready if isinstance(choice, Waiting) and not choice.due else 0

@@ -33,7 +33,7 @@ class Waiting:
     """No batch yet."""
 
     ready: int
-    wanted: int
+    needed: int
     due: tuple[str, ...] = ()
     """Running groups without which no batch may be made, the oldest first: exactly as many as have
     to end, become younger or be given up."""
@@ -51,16 +51,16 @@ class _Excess:
 
 def choose(books: Books, settings: Settings) -> Batch | Waiting:
     """The oldest ready groups, unless that would break the condition for others."""
-    wanted = settings.batch_groups
+    needed = settings.batch_groups
     if books.is_training:
-        return Waiting(books.queue.ready, wanted)
-    chosen = books.queue.oldest(wanted)
+        return Waiting(books.queue.ready, needed)
+    chosen = books.queue.oldest(needed)
     excess = _excess(books, settings, chosen)
     due = tuple(books.queue.unready(excess.upto, excess.groups)) if excess else ()
     if due:
-        return Waiting(books.queue.ready, wanted, due, excess.upto if excess else 0)
-    if books.queue.ready < wanted:
-        return Waiting(books.queue.ready, wanted)
+        return Waiting(books.queue.ready, needed, due, excess.upto if excess else 0)
+    if books.queue.ready < needed:
+        return Waiting(books.queue.ready, needed)
     return Batch(tuple(books.groups[name] for names in chosen.values() for name in names))
 
 
@@ -94,11 +94,11 @@ def surplus(books: Books, settings: Settings) -> list[str]:
         (group for group in books.groups.values() if not group.training),
         key=lambda group: (group.head.number, not group.final, group.prompt),
     )
-    kept, given_up = 0, list[str]()
+    used, given_up = 0, list[str]()
     for group in waiting:
         slots = (group.head.number + bound - version + 1) * settings.batch_groups
-        if kept < slots:
-            kept += 1
+        if used < slots:
+            used += 1
         else:
             given_up.append(group.id)
     return given_up

@@ -54,7 +54,7 @@ def remedy_for(
 def too_old(group: Group, upto: int) -> tuple[str, ...]:
     """Trainable tickets whose head is at most a number."""
     return tuple(
-        group.ticket(place)
-        for place, member in enumerate(group.members)
+        group.ticket(index)
+        for index, member in enumerate(group.members)
         if not member.withheld and member.head is not None and member.head.number <= upto
     )

@@ -217,7 +217,7 @@ class _Simulation:
 def _start(plan: Plan, prompt: int, version: int, now: float) -> LoopGroup:
     size = plan.settings.group_size
     takes = [
-        min(plan.watchdog, draw(plan.durations, chance(plan.seed, str(prompt), str(place))))
-        for place in range(size)
+        min(plan.watchdog, draw(plan.durations, chance(plan.seed, str(prompt), str(index))))
+        for index in range(size)
     ]
     return LoopGroup(prompt, version, now, takes, now + max(takes))

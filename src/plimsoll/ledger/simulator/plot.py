@@ -41,8 +41,8 @@ class _Axis:
 
 
 def _ticks(most: float) -> list[int]:
-    known = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
-    return [tick for tick in known if tick <= most]
+    ticks = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+    return [tick for tick in ticks if tick <= most]
 
 
 def _frame(title: str, x: int, across: str, ages: _Axis, most_age: float) -> Iterator[str]:
@@ -77,8 +77,8 @@ def _speed_against_age(runs: dict[str, Run], plan: Plan, x: int) -> Iterator[str
             yield _text(across.at(tick), BOTTOM + 16, str(tick), anchor="middle")
     yield from _bound(x, ages, plan.settings.max_staleness)
     for (name, run), colour in zip(runs.items(), COLOURS, strict=True):
-        place = f'cx="{across.at(speeds[name])}" cy="{ages.at(run.max_age)}"'
-        yield f'<circle {place} r="6" fill="{colour}"><title>{escape(name)}</title></circle>'
+        position = f'cx="{across.at(speeds[name])}" cy="{ages.at(run.max_age)}"'
+        yield f'<circle {position} r="6" fill="{colour}"><title>{escape(name)}</title></circle>'
 
 
 def _ages_over_steps(runs: dict[str, Run], plan: Plan, x: int) -> Iterator[str]:

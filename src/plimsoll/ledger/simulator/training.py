@@ -233,11 +233,11 @@ class Training:
     def _trained(self) -> None:
         at = _next(self.accounts.books.version)
         number = at.number
-        kept = number % self.plan.checkpoint_every == 0
-        if kept:
+        is_saved = number % self.plan.checkpoint_every == 0
+        if is_saved:
             # The manifest is renamed into place before the journal records the commit.
             self._checkpoints.append(at)
-        self.accounts.commit("kept" if kept else "")
+        self.accounts.commit("kept" if is_saved else "")
         self.result.longest_step = max(self.result.longest_step, self._now - self._committed_at)
         self._committed_at = self._now
         if self._progress is not None:
@@ -379,10 +379,10 @@ class Training:
         if self.accounts.books.settings is None:
             self.accounts.configure(self.plan.settings)
         books = self.accounts.books
-        known = [at for at in self._checkpoints if can_restore(books, at)]
-        at = max(known, key=lambda at: (at.number, at))
+        restorable = [at for at in self._checkpoints if can_restore(books, at)]
+        at = max(restorable, key=lambda at: (at.number, at))
         version = self.accounts.recover(at, lambda ticket, _: ticket in self._running)
-        self._checkpoints = [*known, version] if version not in known else known
+        self._checkpoints = [*restorable, version] if version not in restorable else restorable
         self.accounts.readmit(self._tasks)
 
     def _check(self, *, in_full: bool) -> None:
@@ -405,6 +405,6 @@ def _next(version: Version) -> Version:
 
 def _duration_seed(ticket: str) -> tuple[object, ...]:
     """The seed of a rollout's duration: the same for the first try under every rule."""
-    group, place, attempt = split_ticket(ticket) or (ticket, 0, 0)
+    group, index, attempt = split_ticket(ticket) or (ticket, 0, 0)
     prompt, _, again = group.rpartition("-")
-    return (prompt, str(place)) if again == "0" and not attempt else (group, place, attempt)
+    return (prompt, str(index)) if again == "0" and not attempt else (group, index, attempt)

@@ -25,12 +25,12 @@ class ValidationState(StrEnum):
 class Standing:
     """The validation state of a task, with details such as the reason for its quarantine."""
 
-    known: ValidationState
+    state: ValidationState
     reason: str = ""
 
     @property
-    def said(self) -> str:
-        return f"{self.known}: {self.reason}" if self.reason else self.known.value
+    def description(self) -> str:
+        return f"{self.state}: {self.reason}" if self.reason else self.state.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ def admit(
     `validate` is the command to suggest.
     """
     left_out = {
-        name: standing.said
+        name: standing.description
         for name, standing in standings.items()
-        if policy.skip_quarantined and standing.known is ValidationState.QUARANTINED
+        if policy.skip_quarantined and standing.state is ValidationState.QUARANTINED
     }
     rest = {name: standing for name, standing in standings.items() if name not in left_out}
     if not rest:
@@ -70,9 +70,9 @@ def admit(
             f"nothing was run: all {len(left_out):,} tasks are quarantined on {backend}\n"
             + _listed(left_out)
         )
-    doubtful = {n: s.said for n, s in rest.items() if s.known is not ValidationState.VALID}
+    doubtful = {n: s.description for n, s in rest.items() if s.state is not ValidationState.VALID}
     if policy.require_validation and len(doubtful) > policy.allowed_share * len(rest):
-        quarantined = any(s.known is ValidationState.QUARANTINED for s in rest.values())
+        quarantined = any(s.state is ValidationState.QUARANTINED for s in rest.values())
         raise UsageError(
             f"nothing was run: {len(doubtful):,} of {len(rest):,} tasks are not validated on the "
             f"backend {backend} (limit {policy.allowed_share:.0%})\n"
@@ -84,7 +84,7 @@ def admit(
 
 
 def _listed(tasks: Mapping[str, str]) -> str:
-    lines = [f"  {name}: {said}" for name, said in list(tasks.items())[:SHOWN]]
+    lines = [f"  {name}: {description}" for name, description in list(tasks.items())[:SHOWN]]
     if len(tasks) > SHOWN:
         lines.append(f"  and {len(tasks) - SHOWN:,} more")
     return "\n".join(lines)

@@ -10,8 +10,8 @@ from plimsoll.runs.breaker.rules import (
     CanaryFailed,
     DeadStart,
     EqualRewards,
-    FallenTasks,
     FlatGroups,
+    RewardCollapse,
     VoidShare,
 )
 from plimsoll.runs.breaker.watch import CanaryResult, Trip, Watch
@@ -27,7 +27,7 @@ def make_watches(policy: Policy) -> tuple[Watch, ...]:
     watches: list[Watch] = [
         Bugs(),
         DeadStart(policy.start, policy.enough_tasks),
-        FallenTasks(),
+        RewardCollapse(),
         CanaryFailed(),
         VoidShare(policy.void_share, policy.enough_tasks),
     ]
@@ -134,7 +134,7 @@ class BreakerMonitor:
             self.canaries.canary_passed(canary.mark)
             self.doubt = None
         else:
-            self.doubt = Void(result.cause, f"canary failed after it: {row.task}: {result.said}")
+            self.doubt = Void(result.cause, f"canary failed after it: {row.task}: {result.outcome}")
             taken = tuple(ticket for ticket, _ in self.canaries.canary_failed())
             result = CanaryResult(row, result.top, len(taken))
         self.breaker.canary(result)

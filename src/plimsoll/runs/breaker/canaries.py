@@ -81,9 +81,9 @@ class Canaries:
         self._started += 1
 
     def trial_finished(self, trial: TrialId, node: str = "") -> None:
-        place = self._node(node)
-        place.unvouched.append((place.finished, trial))
-        place.finished += 1
+        state = self._node(node)
+        state.unvouched.append((state.finished, trial))
+        state.finished += 1
 
     def canary_started(self, node: str = "") -> int:
         """The mark up to which a canary starting now vouches; passed back when it has finished."""
@@ -91,16 +91,16 @@ class Canaries:
 
     def canary_passed(self, mark: int, node: str = "") -> None:
         self.good += 1
-        place = self._node(node)
-        while place.unvouched and place.unvouched[0][0] < mark:
-            place.unvouched.popleft()
+        state = self._node(node)
+        while state.unvouched and state.unvouched[0][0] < mark:
+            state.unvouched.popleft()
 
     def canary_failed(self, node: str = "") -> tuple[TrialId, ...]:
         """Record a failed canary; returns the trials that it voids."""
         self.failed += 1
-        place = self._node(node)
-        taken = tuple(trial for _, trial in place.unvouched)
-        place.unvouched.clear()
+        state = self._node(node)
+        taken = tuple(trial for _, trial in state.unvouched)
+        state.unvouched.clear()
         return taken
 
     def _node(self, name: str) -> _Node:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from plimsoll.runs.breaker.watch import Trip
 from plimsoll.runs.files.results import Diagnosis
 
-__all__ = ["Circumstances", "diagnose", "remedies"]
+__all__ = ["RunContext", "diagnose", "remedies"]
 
 SHOWN_REASONS = 3
 SHOWN_FETCHES = 5
@@ -29,7 +29,7 @@ _MISSING = re.compile(r"could not import|which is not installed|needs /\S+, whic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class RunContext:
     """The context of a run, quoted for a command line."""
 
     path: str
@@ -44,7 +44,7 @@ class Circumstances:
 
 
 def diagnose(
-    trip: Trip, around: Circumstances, *, look: str | None, stopped: bool = True
+    trip: Trip, context: RunContext, *, look: str | None, stopped: bool = True
 ) -> Diagnosis:
     """The diagnosis of a trip. `look` is the folder of its example."""
     shown = trip.voids[:SHOWN_REASONS]
@@ -54,14 +54,14 @@ def diagnose(
         evidence.append(f"{count} × void for {len(others)} other reasons")
     return Diagnosis(
         rule=trip.rule,
-        said=trip.said,
+        said=trip.message,
         evidence=[*evidence, *trip.notes],
         look=look,
         remedies=[
-            *remedies([void.reason for void in trip.voids], around.path, around.unstaged),
-            f"find the tasks that can be graded: {around.validate}",
+            *remedies([void.reason for void in trip.voids], context.path, context.unstaged),
+            f"find the tasks that can be graded: {context.validate}",
         ],
-        go_on=[f"after the fix: {around.again}", f"without a fix: {around.keep_going}"],
+        go_on=[f"after the fix: {context.again}", f"without a fix: {context.keep_going}"],
         stopped=stopped,
     )
 

@@ -13,8 +13,8 @@ __all__ = [
     "CanaryFailed",
     "DeadStart",
     "EqualRewards",
-    "FallenTasks",
     "FlatGroups",
+    "RewardCollapse",
     "VoidShare",
 ]
 
@@ -39,13 +39,15 @@ class VoidShare(Watch):
         self._judge_tasks(rows)
         void = [row for row in rows if row.cause is not None]
         most = self._limit * len(rows)
-        nobodys = sum(not _is_against_task(row) for row in void)
-        if len(void) <= most or (nobodys <= most and not self._are_tasks_broken()):
+        not_by_task = sum(not _is_against_task(row) for row in void)
+        if len(void) <= most or (not_by_task <= most and not self._are_tasks_broken()):
             return None
         voids = count_voids(void)
         return Trip(
             rule="void-share",
-            said=f"{len(void)} of the last {len(rows)} trials are void (limit {self._limit:.0%})",
+            message=(
+                f"{len(void)} of the last {len(rows)} trials are void (limit {self._limit:.0%})"
+            ),
             voids=voids,
             example=next(row for row in void if row.reason == voids[0].reason),
         )
@@ -81,7 +83,7 @@ class Bugs(Watch):
         rule = CAUSES[row.cause]
         return Trip(
             rule="bug",
-            said=f"{row.task}.{row.attempt} is void: {row.cause}: {rule.meaning} (limit 0)",
+            message=f"{row.task}.{row.attempt} is void: {row.cause}: {rule.meaning} (limit 0)",
             voids=count_voids((row,)),
             example=row,
             notes=(rule.remedy,),
@@ -97,7 +99,7 @@ class CanaryFailed(Watch):
         row = result.row
         return Trip(
             rule="canary",
-            said=f"the canary {row.task}.{row.attempt} is {result.said} (limit 0 failures)",
+            message=f"the canary {row.task}.{row.attempt} is {result.outcome} (limit 0 failures)",
             voids=count_voids((row,)),
             example=row,
             canary=True,
@@ -134,7 +136,7 @@ class DeadStart(Watch):
         self._over = True
         return Trip(
             rule="dead-start",
-            said=self._said(),
+            message=self._message(),
             voids=tuple(
                 VoidCount(cause.value, reason, count)
                 for (cause, reason), count in self._voids.most_common()
@@ -143,16 +145,16 @@ class DeadStart(Watch):
         )
 
     def _may_trip(self) -> bool:
-        return len(self._voids) == 1 or self._nobody_to_blame()
+        return len(self._voids) == 1 or self._no_task_to_blame()
 
     def _is_enough(self) -> bool:
-        are_more = len(self._tasks) >= self._enough_tasks or self._nobody_to_blame()
+        are_more = len(self._tasks) >= self._enough_tasks or self._no_task_to_blame()
         return are_more and self._voids.total() >= self._enough
 
-    def _nobody_to_blame(self) -> bool:
+    def _no_task_to_blame(self) -> bool:
         return not any(CAUSES[cause].against_task for cause, _ in self._voids)
 
-    def _said(self) -> str:
+    def _message(self) -> str:
         first = f"the first {self._voids.total()} trials are all void (limit {self._enough - 1})"
         if len(self._voids) == 1:
             return f"{first}, all for the same reason"
@@ -196,7 +198,7 @@ class EqualRewards(Watch):
             return None
         return Trip(
             rule="equal-rewards",
-            said=(
+            message=(
                 f"all {self._trials:,} rewards of the last {self._equal} batches are {low:g} "
                 f"(limit {self._batches - 1} batches)"
             ),
@@ -210,7 +212,7 @@ _ZEROS = 3
 _SHOWN = 5
 
 
-class FallenTasks(Watch):
+class RewardCollapse(Watch):
     """Trips when a canary fails while tasks that had rewards above 0 get only zeros.
 
     Either alone is weak evidence: a policy may get worse, and a single canary may fail by chance.
@@ -233,22 +235,22 @@ class FallenTasks(Watch):
         return None
 
     def canary(self, result: CanaryResult) -> Trip | None:
-        fallen = {task: zeros for task, zeros in self._zeros.items() if zeros >= _ZEROS}
-        if result.good or not fallen:
+        collapsed = {task: zeros for task, zeros in self._zeros.items() if zeros >= _ZEROS}
+        if result.good or not collapsed:
             return None
-        worst = sorted(fallen, key=lambda task: -fallen[task])
-        named = ", ".join(f"{task} ({fallen[task]} zeros in a row)" for task in worst[:_SHOWN])
+        worst = sorted(collapsed, key=lambda task: -collapsed[task])
+        named = ", ".join(f"{task} ({collapsed[task]} zeros in a row)" for task in worst[:_SHOWN])
         more = f" and {len(worst) - _SHOWN} more" if len(worst) > _SHOWN else ""
         return Trip(
             rule="fallen-tasks",
-            said=(
-                f"{len(fallen)} solvable task(s) fell to reward 0 while canaries fail "
+            message=(
+                f"{len(collapsed)} solvable task(s) fell to reward 0 while canaries fail "
                 f"(limit {_ZEROS - 1} zeros in a row)"
             ),
             example=self._last[worst[0]],
             notes=(
                 f"fell to 0: {named}{more}",
-                f"canary {result.row.task}.{result.row.attempt}: {result.said}",
+                f"canary {result.row.task}.{result.row.attempt}: {result.outcome}",
                 f"{result.voided} trials since the last good canary are void",
             ),
         )
@@ -308,7 +310,7 @@ class FlatGroups(Watch):
             return None
         return Trip(
             rule="flat-groups",
-            said=(
+            message=(
                 f"{flat} of {groups} groups in the last {len(self._window)} batches have no "
                 f"variance ({flat / groups:.0%}, limit {self._share:.0%})"
             ),

@@ -24,7 +24,7 @@ class Trip:
     """The reason to stop a run: the rule, its numbers with their limits, and the evidence."""
 
     rule: str
-    said: str
+    message: str
     voids: tuple[VoidCount, ...] = ()
     """The reasons for void trials, the most common first."""
     example: Row | None = None
@@ -54,7 +54,7 @@ class CanaryResult:
         return Cause.SANDBOX if self.row.cause is Cause.SANDBOX else Cause.GRADER
 
     @property
-    def said(self) -> str:
+    def outcome(self) -> str:
         if self.row.reward is None:
             return f"void: {self.row.cause}: {self.row.reason}"
         return f"graded {self.row.reward:g}, not {self.top:g}"

@@ -12,7 +12,7 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.config.run import default_concurrency
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.diagnosis import Circumstances, diagnose
+from plimsoll.runs.breaker.diagnosis import RunContext, diagnose
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
@@ -230,10 +230,10 @@ class EvalRun(TrialSetRun):
     @property
     def quarantined(self) -> int:
         """The number of tasks to run that are on the quarantine list."""
-        place = RecordFolder.of(self.request.path, self.request.validation)
-        listed = Quarantine.load(place.folder)
+        records = RecordFolder.of(self.request.path, self.request.validation)
+        listed = Quarantine.load(records.folder)
         tasks = (t for t in self.selection.tasks if t.name not in self.left_out)
-        keys = (place.key(task.path) for task in tasks)
+        keys = (records.key(task.path) for task in tasks)
         return sum(listed.reason(key, self.request.backend) is not None for key in keys)
 
     @property
@@ -247,14 +247,14 @@ class EvalRun(TrialSetRun):
             look = str(self.directory.folder_of(row))
             task = next(task for task in self.selection.tasks if task.name == row.task)
             fetched = unstaged_requests(task, self.plan.assets)
-        around = Circumstances(
+        context = RunContext(
             path=shlex.quote(str(request.path)),
             validate=request.validate_command(),
             unstaged=fetched,
             again=request.command(keep_going=False),
             keep_going=request.command(keep_going=True),
         )
-        return diagnose(trip, around, look=look, stopped=breaker.tripped)
+        return diagnose(trip, context, look=look, stopped=breaker.tripped)
 
     def finish(self) -> Summary:
         """Write the summary of the finished trials."""

@@ -75,9 +75,9 @@ def read_held_out(path: Path, lineages: Lineages, now: Version) -> list[HeldOutR
 
     Of two with the same version and name, the last counts.
     """
-    kept: Mapping[tuple[str, str], HeldOutResult] = {
+    latest: Mapping[tuple[str, str], HeldOutResult] = {
         (line.version, line.name): line
         for line in read_lines(path, HeldOutResult)
         if lineages.descends(now, Version.parse(line.version))
     }
-    return sorted(kept.values(), key=lambda line: line.step)
+    return sorted(latest.values(), key=lambda line: line.step)

@@ -32,7 +32,9 @@ class HeldOutSchedule:
 
     async def _measure(self, when: str) -> HeldOutResult | None:
         rollouts = self._rollouts
-        known = any(measured.step == rollouts.version.number for measured in rollouts.held_out)
-        if known or not rollouts.plan.held_out.tasks:
+        is_measured = any(
+            measured.step == rollouts.version.number for measured in rollouts.held_out
+        )
+        if is_measured or not rollouts.plan.held_out.tasks:
             return None
         return await rollouts.evaluate(when)

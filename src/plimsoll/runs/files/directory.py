@@ -170,9 +170,9 @@ class RunDirectory:
         stored, so that a resumed run finds its files. Only for the controller process."""
         path = str(self.path.resolve())
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            kept = msgspec.json.decode(self._stored_as.read_bytes(), type=_StoredAs)
-            if kept.path == path:
-                return kept.name
+            stored_as = msgspec.json.decode(self._stored_as.read_bytes(), type=_StoredAs)
+            if stored_as.path == path:
+                return stored_as.name
         # A new name loses no trajectory: rows have full paths of those stored under an old name.
         plain = re.sub(r"[^A-Za-z0-9._-]", "_", self.name)
         made = _StoredAs(f"{plain}-{short_id()}", path)

@@ -143,8 +143,8 @@ def voided(row: Row, cause: Cause, reason: str) -> Row:
 
 def _sum(counts: Iterable[int | None]) -> int | None:
     """The sum of the known counts; None without any."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    counted = [count for count in counts if count is not None]
+    return sum(counted) if counted else None
 
 
 def mean(rewards: Iterable[float]) -> float | None:

@@ -106,7 +106,7 @@ class Scheduler:
         self._clock = Stopwatch()
         """Measures the slack of stragglers. Stopped while the policy is paused."""
         self._changed = asyncio.Event()
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._next_turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def running(self) -> int:
@@ -131,7 +131,7 @@ class Scheduler:
                 self._tasks.create_task(self._workers.failed())
                 while True:
                     await self._turn()
-                    self._tell()
+                    self._wake_callers()
                     await self._wait()
         except* PlimsollError as errors:
             raise first_error(errors) from None
@@ -161,7 +161,7 @@ class Scheduler:
     async def wait_idle(self, loop: "asyncio.Task[None]") -> None:
         """Wait until no trial runs. `loop` is the task of `run`: its error is raised here."""
         while self._running:
-            await self._hear(loop)
+            await self._wait_for_turn(loop)
 
     async def next_batch(self, loop: "asyncio.Task[None]") -> Batch | None:
         """The next batch, consumed in the ledger; None after the last.
@@ -179,7 +179,7 @@ class Scheduler:
                     continue  # a group was given up meanwhile, or an older one is ready
                 await self._ledger.consume(choice)
                 return self._buffer.batch(choice.groups, self._ledger.books)
-            await self._hear(loop)
+            await self._wait_for_turn(loop)
         return None
 
     async def run_set(
@@ -196,16 +196,16 @@ class Scheduler:
             while not trial_set.is_over(self._ledger.books):
                 if self._is_halted:
                     return False
-                await self._hear(loop)
+                await self._wait_for_turn(loop)
         finally:
             if gives_up:
                 await self.sets.end(trial_set, gives_up=True)
             self._changed.set()
         return True
 
-    async def _hear(self, loop: "asyncio.Task[None]") -> None:
+    async def _wait_for_turn(self, loop: "asyncio.Task[None]") -> None:
         """Wait for the next turn. Raises the error that ended the loop."""
-        await asyncio.wait({loop, self._news}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({loop, self._next_turn}, return_when=asyncio.FIRST_COMPLETED)
         if loop.done():
             loop.result()
 
@@ -225,7 +225,7 @@ class Scheduler:
         """Commit the step: its groups leave the books, and workers get the new version."""
         version = await self._ledger.commit(checkpoint)
         self._workers.set_version(version)
-        self._see_end()
+        self._stop_after_last_step()
         self._changed.set()
         return version
 
@@ -241,8 +241,8 @@ class Scheduler:
         """Do all work that is possible now."""
         if self._monitor.breaker.tripped:
             self.stop("the breaker tripped")
-        self._see_end()
-        self._let_go()
+        self._stop_after_last_step()
+        self._cancel_abandoned()
         if not self._is_halted:
             await self.sets.admit(training_is_over=self._order is None or bool(self.why))
         if self._order is not None and not (self.why or self.sets.are_waiting):
@@ -251,7 +251,7 @@ class Scheduler:
             await self._start()
         if self._order is not None and not self.why:
             await self._stragglers.attend(self._ledger, self._clock.seconds)
-            self._see_exhausted(self._order)
+            self._stop_if_exhausted(self._order)
         self._prewarm()
 
     def _prewarm(self) -> None:
@@ -269,10 +269,10 @@ class Scheduler:
         took = loop.time() - began
         self._prewarm_at = began + min(_PREWARM_SECONDS, took / _PREWARM_SHARE)
 
-    def _tell(self) -> None:
+    def _wake_callers(self) -> None:
         """Wake callers: a batch may be ready, or a trial set over."""
-        told, self._news = self._news, asyncio.get_running_loop().create_future()
-        told.set_result(None)
+        ended, self._next_turn = self._next_turn, asyncio.get_running_loop().create_future()
+        ended.set_result(None)
 
     async def _wait(self) -> None:
         """Wait for a change, or until the slack of a straggler is over."""
@@ -284,14 +284,14 @@ class Scheduler:
                 await self._changed.wait()
         self._changed.clear()
 
-    def _see_end(self) -> None:
+    def _stop_after_last_step(self) -> None:
         steps = self._plan.steps
         if self._order is None or steps is None:
             return
         if self._ledger.books.version.number >= steps:
             self.stop("all steps are done", is_done=True)
 
-    def _see_exhausted(self, order: DataOrder) -> None:
+    def _stop_if_exhausted(self, order: DataOrder) -> None:
         """Stop if no further batch is possible."""
         books = self._ledger.books
         if self._running or books.running or books.is_training:
@@ -311,7 +311,7 @@ class Scheduler:
         steps = self._plan.steps - self._ledger.books.version.number
         return self._stragglers.most(self._ledger, steps, self._clock.seconds)
 
-    def _let_go(self) -> None:
+    def _cancel_abandoned(self) -> None:
         """Cancel running tickets of groups that left the books, and drop their rows."""
         over = self._over.copy()
         self._over.clear()
@@ -456,9 +456,9 @@ class Scheduler:
         again: bool,
         is_versioned: bool = True,
     ) -> None:
-        spoke = True
+        has_answered = True
         if not isinstance(verdict, Graded) and verdict.cause is Cause.LOST:
-            spoke = await asyncio.to_thread(has_answers, Path(order.folder))
+            has_answered = await asyncio.to_thread(has_answers, Path(order.folder))
         if self._ledger.books.find(result.ticket) is None:
             return  # its group was given up while files were written or read
         if isinstance(verdict, Graded):
@@ -468,7 +468,7 @@ class Scheduler:
             )
         else:
             await self._ledger.void(
-                result.ticket, verdict, result.seconds, again=again, spoke=spoke
+                result.ticket, verdict, result.seconds, again=again, has_answered=has_answered
             )
 
     async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:

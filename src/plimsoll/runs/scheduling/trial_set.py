@@ -166,12 +166,12 @@ class TrialSet:
 
     def settle(self, ticket: str, books: Books) -> None:
         """Record if a member is final, once the ledger has the end of its ticket."""
-        group, place = _member(ticket)
+        group, index = _member(ticket)
         live = books.evals.get(group)
-        if live is not None and not live.members[place].final:
-            self._retried.add((group, place))
+        if live is not None and not live.members[index].final:
+            self._retried.add((group, index))
         else:
-            self._retried.discard((group, place))
+            self._retried.discard((group, index))
 
     @property
     def results(self) -> list[Row]:

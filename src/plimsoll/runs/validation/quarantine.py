@@ -66,9 +66,9 @@ class Quarantine:
     ) -> "Quarantine":
         """The list after `tasks` were validated. Other lines keep their content and order."""
         looked_at = {(task, backend) for task in tasks}
-        kept = [line for line in self.lines if _fields(line)[:2] not in looked_at]
+        unchanged = [line for line in self.lines if _fields(line)[:2] not in looked_at]
         new = [f"{task}\t{backend}\t{_one_line(why)}" for task, why in quarantined.items()]
-        return Quarantine((*kept, *new))
+        return Quarantine((*unchanged, *new))
 
     def text(self) -> str:
         return "".join(f"{line}\n" for line in self.lines)

@@ -44,7 +44,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return self.reward if self.reward is not None else self.cause
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return f"void: {self.cause}" if self.reward is None else f"{self.reward:g}"
 
 
@@ -106,7 +106,7 @@ def _fault(maximum: float, oracle: Sequence[Attempt], nop: Sequence[Attempt]) ->
 
 def _flaky(oracle: Sequence[Attempt], nop: Sequence[Attempt]) -> str | None:
     differing = [
-        f"{agent} {', '.join(one.said for one in attempts)}"
+        f"{agent} {', '.join(one.text for one in attempts)}"
         for agent, attempts in (("oracle", oracle), ("nop", nop))
         if len({one.outcome for one in attempts}) > 1
     ]
@@ -140,14 +140,14 @@ class RecordFolder:
 class TaskRecords:
     """The records in a folder, and the quarantine list beside them."""
 
-    place: RecordFolder
+    location: RecordFolder
     records: dict[tuple[str, str], TaskRecord]
     quarantine: Quarantine
 
     @classmethod
-    def load(cls, place: RecordFolder) -> "TaskRecords":
+    def load(cls, location: RecordFolder) -> "TaskRecords":
         """Load the records; empty if there is no file."""
-        file = place.folder / NAME
+        file = location.folder / NAME
         try:
             data = msgspec.json.decode(file.read_bytes(), type=_File)
         except FileNotFoundError:
@@ -161,13 +161,13 @@ class TaskRecords:
         if data.format != _FORMAT:
             raise UsageError(f"{file}: format {data.format}, not {_FORMAT}: of another Plimsoll")
         records = {(record.task, record.backend): record for record in data.tasks}
-        quarantine = Quarantine.load(place.folder)
-        quarantine.check(place.folder, place.root)
-        return cls(place, records, quarantine)
+        quarantine = Quarantine.load(location.folder)
+        quarantine.check(location.folder, location.root)
+        return cls(location, records, quarantine)
 
     def standing(self, task: Path, backend: str, assets: str = "") -> Standing:
         """The standing of a task on a backend with these assets, for its current content."""
-        key = self.place.key(task)
+        key = self.location.key(task)
         record = self.records.get((key, backend))
         listed = self.quarantine.by_hand(key, backend, record.reason if record else None)
         if listed is not None:
@@ -184,14 +184,14 @@ class TaskRecords:
 
     def failed(self, task: Path, backend: str) -> bool:
         """True if a task's last validation on a backend failed, even if the task changed since."""
-        record = self.records.get((self.place.key(task), backend))
+        record = self.records.get((self.location.key(task), backend))
         return record is not None and not record.ok
 
     @classmethod
-    def add(cls, place: RecordFolder, records: Sequence[TaskRecord]) -> tuple[Path, Path]:
+    def add(cls, location: RecordFolder, records: Sequence[TaskRecord]) -> tuple[Path, Path]:
         """Add records to the current files, under a lock."""
-        with _held(place.folder):
-            return cls.load(place).merged(records).save()
+        with _held(location.folder):
+            return cls.load(location).merged(records).save()
 
     def merged(self, records: Sequence[TaskRecord]) -> "TaskRecords":
         """The records with new ones in place of the old ones of the same task and backend."""
@@ -201,12 +201,12 @@ class TaskRecords:
             bad = {record.task: record.reason or "" for record in of_it if not record.ok}
             quarantine = quarantine.replaced([record.task for record in of_it], backend, bad)
         new = {(record.task, record.backend): record for record in records}
-        return TaskRecords(self.place, dict(sorted((self.records | new).items())), quarantine)
+        return TaskRecords(self.location, dict(sorted((self.records | new).items())), quarantine)
 
     def save(self) -> tuple[Path, Path]:
         """Write both files, each atomically."""
         data = msgspec.json.encode(_File(format=_FORMAT, tasks=list(self.records.values())))
-        files = (self.place.folder / NAME, self.place.folder / QUARANTINE)
+        files = (self.location.folder / NAME, self.location.folder / QUARANTINE)
         _write(files[0], msgspec.json.format(data, indent=2) + b"\n")
         _write(files[1], self.quarantine.text().encode())
         return files

@@ -169,7 +169,9 @@ class ValidateRun(TrialSetRun):
         """The folder of the trial to look at first; None if the task has none."""
         if not record.oracle:
             return None
-        task = next(t for t in self.loaded.tasks if self.records.place.key(t.path) == record.task)
+        task = next(
+            t for t in self.loaded.tasks if self.records.location.key(t.path) == record.task
+        )
         at_fault = [
             self.directory.trial(task.name, number, agent)
             for agent, attempts in (("oracle", record.oracle), ("nop", record.nop))
@@ -202,7 +204,7 @@ class ValidateRun(TrialSetRun):
         summary = self.summary_of(len(self.loaded.tasks))
         self.directory.finish(msgspec.structs.replace(summary, pool=self.pool))
         # Merge into the current files: another process may have validated other tasks meanwhile.
-        validation, quarantine = TaskRecords.add(self.records.place, results)
+        validation, quarantine = TaskRecords.add(self.records.location, results)
         return Report(
             backend=self.request.backend,
             tasks=len(self.loaded.tasks) + len(self.loaded.invalid),
@@ -226,7 +228,7 @@ class ValidateRun(TrialSetRun):
 
     def _validated(self, name: str, path: Path, date: str, reason: str | None) -> TaskRecord:
         return TaskRecord(
-            task=self.records.place.key(path),
+            task=self.records.location.key(path),
             backend=self.request.backend,
             ok=reason is None,
             reason=reason,

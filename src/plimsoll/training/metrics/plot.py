@@ -98,9 +98,9 @@ def draw(curves: Curves, file: Path) -> None:
 
 
 def _rewards(panel: _Panel, curves: Curves) -> None:
-    known = [(step.step, step.reward) for step in curves.steps if step.reward is not None]
+    measured = [(step.step, step.reward) for step in curves.steps if step.reward is not None]
     panel.set_title("reward", loc="left", fontsize=10)
-    _plot_line(panel, known, label="training batches")
+    _plot_line(panel, measured, label="training batches")
     if curves.heldout:
         panel.plot(*_coordinates(curves.heldout), "o-", color=_HELD_OUT, label="held-out tasks")
     for step, reward in {*curves.heldout[:1], *curves.heldout[-1:]}:
@@ -112,7 +112,7 @@ def _rewards(panel: _Panel, curves: Curves) -> None:
             ha="center",
             color=_HELD_OUT,
         )
-    panel.set(ylim=_limits([reward for _, reward in (*known, *curves.heldout)]))
+    panel.set(ylim=_limits([reward for _, reward in (*measured, *curves.heldout)]))
     panel.legend(loc="lower right", frameon=False)
 
 
@@ -135,9 +135,9 @@ def _ages(panel: _Panel, curves: Curves) -> None:
 
 def _starts(panel: _Panel, curves: Curves) -> None:
     panel.set_title("start of a sandbox, median of each batch, in seconds", loc="left", fontsize=10)
-    known = [(step.step, found) for step in curves.steps if (found := step.sandbox_seconds)]
-    _plot_line(panel, known)
-    panel.set(ylim=(0, max((found for _, found in known), default=1.0) * 1.2))
+    measured = [(step.step, found) for step in curves.steps if (found := step.sandbox_seconds)]
+    _plot_line(panel, measured)
+    panel.set(ylim=(0, max((found for _, found in measured), default=1.0) * 1.2))
 
 
 def _plot_line(panel: _Panel, points: Sequence[tuple[int, float]], **style: object) -> None:

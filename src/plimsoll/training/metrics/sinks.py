@@ -41,13 +41,13 @@ _log = logging.getLogger(__name__)
 
 def check_sinks(config: MetricsConfig) -> None:
     """Raise `UsageError` for a configured sink that is not installed."""
-    wanted = {
+    configured = {
         "tensorboard": ("tensorboardX", config.tensorboard),
         "wandb": ("wandb", config.wandb),
         "trackio": ("trackio", config.trackio),
     }
-    for key, (module, is_wanted) in wanted.items():
-        if is_wanted and importlib.util.find_spec(module) is None:
+    for key, (module, is_configured) in configured.items():
+        if is_configured and importlib.util.find_spec(module) is None:
             raise UsageError(
                 f"[metrics] {key} needs {module}, which is not installed: "
                 f"pip install 'plimsoll-rl[{key}]', or remove the key"

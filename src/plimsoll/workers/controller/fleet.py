@@ -37,12 +37,12 @@ from plimsoll.workers.messages import (
     FromWorker,
     Hello,
     Kind,
-    News,
     NewVersion,
     Paused,
     Ready,
     Result,
     Run,
+    SandboxReport,
     Stop,
     ToWorker,
     WorkerSpec,
@@ -58,16 +58,16 @@ class Death:
     worker: str
     where: str
     how: str
-    words: str = ""
+    output: str = ""
 
     def __str__(self) -> str:
         return f"{self.worker} ({self.where}): {self.how}"
 
     def in_full(self) -> str:
         """The death with the worker's last output, for diagnosis."""
-        if not self.words:
+        if not self.output:
             return f"{self}. It left no output."
-        return f"{self}. Its last output:\n{_indented(self.words)}"
+        return f"{self}. Its last output:\n{_indented(self.output)}"
 
 
 class Crashes:
@@ -96,8 +96,8 @@ def cannot_start(death: Death) -> WorkerError:
     return WorkerError(f"a worker cannot start: {death.in_full()}")
 
 
-def _indented(words: str) -> str:
-    return "\n".join(f"  {line}" for line in words.splitlines())
+def _indented(output: str) -> str:
+    return "\n".join(f"  {line}" for line in output.splitlines())
 
 
 logger = logging.getLogger(__name__)
@@ -274,7 +274,7 @@ class Fleet:
         """
         self._board.forget(member.worker)
         self.roster.remove(member)
-        death = Death(member.worker, member.where, member.give_up_reason or exit.how, exit.words)
+        death = Death(member.worker, member.where, member.give_up_reason or exit.how, exit.output)
         if self.closing or (member.left is not None and not member.give_up_reason):
             reason = self.closing or f"its worker has ended: {death}"
             self._release(member, Cause.CANCELLED, reason)
@@ -337,7 +337,7 @@ class Fleet:
     async def _listen(self) -> None:
         while True:
             received = await self._board.receive()
-            if isinstance(received.message, News):
+            if isinstance(received.message, SandboxReport):
                 # Also from a worker that has ended since: the measurements are still valid.
                 self.reports.add(received.message)
             elif (member := self.roster.find(received.worker)) is not None:
@@ -355,9 +355,9 @@ class Fleet:
                 self._finish(member, result)
             case Beat():
                 self._record_beat(member, message)
-            case Failed(words=words):
-                self._handle_failure(member, words)
-            case News():
+            case Failed(reason=reason):
+                self._handle_failure(member, reason)
+            case SandboxReport():
                 pass
 
     def _handle_ready(self, member: Member, ready: Ready) -> None:
@@ -424,13 +424,13 @@ class Fleet:
             self._retire(member)
             self._on_room()
 
-    def _handle_failure(self, member: Member, words: str) -> None:
+    def _handle_failure(self, member: Member, reason: str) -> None:
         """Handle a worker's final message. It exits by itself; `wait_ready` fails at once."""
-        why = words.strip().splitlines()[-1] if words.strip() else "it cannot continue"
+        why = reason.strip().splitlines()[-1] if reason.strip() else "it cannot continue"
         self._lose(member, why)
         member.left = self._patience.end_within
         if not self.answered.is_set():
-            self._fail(cannot_start(Death(member.worker, member.where, why, words)))
+            self._fail(cannot_start(Death(member.worker, member.where, why, reason)))
 
     # --- background tasks -----------------------------------------------------------------
 

@@ -135,8 +135,8 @@ class InProcessWorker:
 
     def _report(self) -> None:
         runner = getattr(self, "_runner", None)
-        if runner is not None and (news := runner.news()) is not None:
-            self.reports.add(news)
+        if runner is not None and (report := runner.take_report()) is not None:
+            self.reports.add(report)
 
     async def _keep_reporting(self) -> None:
         while True:

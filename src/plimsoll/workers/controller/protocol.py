@@ -8,7 +8,7 @@ from typing import Never, Protocol, Self
 from plimsoll.core.versions import Version
 from plimsoll.sandboxes.pool.stats import Meter
 from plimsoll.workers.controller.roster import WorkerStatus
-from plimsoll.workers.messages import Kind, News, Order, Result
+from plimsoll.workers.messages import Kind, Order, Result, SandboxReport
 
 __all__ = ["SandboxReports", "Workers"]
 
@@ -35,9 +35,9 @@ class SandboxReports:
     def warnings(self) -> list[str]:
         return list(self._warnings)
 
-    def add(self, news: News) -> None:
-        self.meter.add(news.sandboxes)
-        for warning in news.warnings:
+    def add(self, report: SandboxReport) -> None:
+        self.meter.add(report.sandboxes)
+        for warning in report.warnings:
             self._log_once(warning if len(self._warnings) < _MOST_WARNINGS else _ENOUGH)
 
     def _log_once(self, warning: str) -> None:

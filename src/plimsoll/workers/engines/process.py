@@ -24,8 +24,8 @@ from plimsoll.workers.engines.protocol import Credentials, Exit, Opening
 __all__ = ["ProcessEngine", "WorkerProcess"]
 
 _COMMAND = (sys.executable, "-P", "-m", "plimsoll.workers.worker.main")
-_WORDS_BYTES = 8_192
-_WORDS_LINES = 20
+_OUTPUT_BYTES = 8_192
+_OUTPUT_LINES = 20
 
 
 class WorkerProcess:
@@ -43,7 +43,7 @@ class WorkerProcess:
         self._output = output
         self._on_end = on_end
         self._tail = collections.deque[bytes]()
-        self._kept = 0
+        self._tail_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.create_future()
         self._watched = os.pidfd_open(process.pid)
@@ -86,7 +86,7 @@ class WorkerProcess:
         if self._output >= 0:
             self._close_output()
         how = f"killed by signal {-code}" if code < 0 else f"exit {code}"
-        self._end.set_result(Exit(how, self._words(), killed=code < 0))
+        self._end.set_result(Exit(how, self._last_output(), killed=code < 0))
         self._on_end(self)
 
     def _read(self) -> None:
@@ -99,19 +99,19 @@ class WorkerProcess:
             if not piece:
                 self._close_output()
                 return
-            self._tail.append(piece[-_WORDS_BYTES:])
-            self._kept += len(self._tail[-1])
-            while self._kept - len(self._tail[0]) >= _WORDS_BYTES:
-                self._kept -= len(self._tail.popleft())
+            self._tail.append(piece[-_OUTPUT_BYTES:])
+            self._tail_bytes += len(self._tail[-1])
+            while self._tail_bytes - len(self._tail[0]) >= _OUTPUT_BYTES:
+                self._tail_bytes -= len(self._tail.popleft())
 
     def _close_output(self) -> None:
         self._loop.remove_reader(self._output)
         os.close(self._output)
         self._output = -1
 
-    def _words(self) -> str:
-        text = b"".join(self._tail)[-_WORDS_BYTES:].decode(errors="replace")
-        return "\n".join(text.strip().splitlines()[-_WORDS_LINES:])
+    def _last_output(self) -> str:
+        text = b"".join(self._tail)[-_OUTPUT_BYTES:].decode(errors="replace")
+        return "\n".join(text.strip().splitlines()[-_OUTPUT_LINES:])
 
 
 class ProcessEngine:
@@ -199,7 +199,7 @@ def _begin(environment: dict[str, str], output: int) -> "subprocess.Popen[bytes]
 def _write_credentials(process: "subprocess.Popen[bytes]", credentials: Credentials) -> None:
     """Write the credentials to standard input: other users can read arguments and variables."""
     assert process.stdin is not None
-    words = msgspec.json.encode(credentials)
+    data = msgspec.json.encode(credentials)
     # Fits into a pipe, so this never blocks. The exit of a dead process is observed elsewhere.
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(words)
+        stdin.write(data)

@@ -58,7 +58,7 @@ class Exit:
 
     how: str
     """A message: `exit 1`, `killed by signal 9`, `its node is gone`."""
-    words: str = ""
+    output: str = ""
     """The last lines of its output."""
     killed: bool = False
     """An external cause ended it, so a replacement may succeed."""

@@ -303,7 +303,7 @@ def _why(error: Exception) -> Exit:
     cause = getattr(error, "cause", None)
     if isinstance(cause, PlimsollError):  # raised by the actor
         return Exit(str(cause))
-    words = "\n".join(str(error).strip().splitlines()[-_LINES:])
+    output = "\n".join(str(error).strip().splitlines()[-_LINES:])
     if isinstance(error, ray.exceptions.RayActorError) and not getattr(error, _AT_START, False):
-        return Exit("its actor or its node is gone", words, killed=True)
-    return Exit("Ray could not start it", words)
+        return Exit("its actor or its node is gone", output, killed=True)
+    return Exit("Ray could not start it", output)

@@ -29,7 +29,7 @@ from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import TrialResult, run_trial
 from plimsoll.trials.verdicts import Graded
 from plimsoll.trials.voids import void_of
-from plimsoll.workers.messages import EnvironmentOptions, Kind, News, Order, Result
+from plimsoll.workers.messages import EnvironmentOptions, Kind, Order, Result, SandboxReport
 from plimsoll.workers.worker.backends import CountingBackend, make_backend
 from plimsoll.workers.worker.policy_service import PolicyService, policy_for
 from plimsoll.workers.worker.prewarming import Prewarming, make_pool
@@ -96,12 +96,12 @@ class TrialEnvironment:
     async def close(self) -> None:
         await self._prewarming.close()
 
-    def news(self) -> News | None:
+    def take_report(self) -> SandboxReport | None:
         warnings, readings = self._pool.warnings, self._pool.readings
         more = readings.since(self._reported_readings)
-        news = News(warnings=tuple(warnings[self._reported_warnings :]), sandboxes=more)
+        report = SandboxReport(warnings=tuple(warnings[self._reported_warnings :]), sandboxes=more)
         self._reported_warnings, self._reported_readings = len(warnings), readings
-        return None if news == News() else news
+        return None if report == SandboxReport() else report
 
     def set_version(self, version: Version) -> None:
         if self._service is not None:

@@ -144,14 +144,14 @@ class Worker:
                     self._send_news(line)
 
     def _send(self, line: WorkerConnection, message: FromWorker) -> None:
-        """Send a message; before the result of a ticket, send the news of its sandbox."""
+        """Send a message; before the result of a ticket, send the report of its sandbox."""
         if isinstance(message, Finished):
             self._send_news(line)
         line.send(message)
 
     def _send_news(self, line: WorkerConnection) -> None:
-        if self._runner is not None and (news := self._runner.news()) is not None:
-            line.send(news)
+        if self._runner is not None and (report := self._runner.take_report()) is not None:
+            line.send(report)
 
     def _start_heartbeat(self, spec: WorkerSpec, stack: AsyncExitStack) -> LoopLag:
         pulse = LoopLag()
@@ -246,10 +246,10 @@ class Worker:
             self._verdict = verdict
             self._living.cancel()
 
-    def _fail(self, line: WorkerConnection, words: str) -> None:
+    def _fail(self, line: WorkerConnection, reason: str) -> None:
         self._code = _CANNOT_START
-        logger.error("%s cannot start: %s", self._name, words)
-        line.send(Failed(words))
+        logger.error("%s cannot start: %s", self._name, reason)
+        line.send(Failed(reason))
 
 
 def _bare_mb() -> float:

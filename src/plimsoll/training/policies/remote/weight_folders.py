@@ -70,8 +70,8 @@ def new_label(version: Version, *, given: bool) -> str:
 
     `given`: whether the weights were given to the servers; else they have their initial weights.
     """
-    known = "" if given else "first-"
-    return f"{version.lineage}.{version.number}-{known}{secrets.token_hex(4)}"
+    prefix = "" if given else "first-"
+    return f"{version.lineage}.{version.number}-{prefix}{secrets.token_hex(4)}"
 
 
 def is_label(text: str) -> bool:
