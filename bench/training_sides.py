@@ -5,7 +5,7 @@ import os
 import resource
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import msgspec
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.results import Row
 from plimsoll.runs.files.status import RunSummary
-from plimsoll.training.metrics.step_metrics import StepMetrics
+from plimsoll.runs.files.steps import Step
 from plimsoll.trials.record import VerdictFile
 from plimsoll.workers.worker.trajectory_store import read_stored
 
@@ -156,16 +156,16 @@ def _cpu() -> float:
 def _figures(
     side: Side, work: Work, directory: RunDirectory, summary: RunSummary, cpu: float
 ) -> Figures:
-    every = msgspec.json.Decoder(StepMetrics).decode_lines(directory.metrics.read_bytes())
+    every = msgspec.json.Decoder(Step).decode_lines(directory.steps.read_bytes())
     counted = every[FIRST : FIRST + work.steps]
     seconds = counted[-1].at - every[FIRST - 1].at
-    begun = every[0].at - _sum(every[:1])
+    begun = every[0].at - every[0].seconds.phases
     return Figures(
         steps=len(counted),
         seconds=seconds,
         whole=60 * len(every) / (every[-1].at - begun),
-        update=statistics.median(line.seconds.update for line in counted),
-        tokens=statistics.median(line.update.tokens for line in counted),
+        update=statistics.median(line.seconds.update or 0.0 for line in counted),
+        tokens=statistics.median(line.update.tokens for line in counted if line.update),
         age=summary.max_age,
         eta=side.eta,
         shares=_shares(counted, seconds),
@@ -176,17 +176,13 @@ def _figures(
     )
 
 
-def _sum(lines: Iterable[StepMetrics]) -> float:
-    return sum(sum(msgspec.structs.astuple(line.seconds)) for line in lines)
-
-
-def _shares(lines: Sequence[StepMetrics], seconds: float) -> Shares:
+def _shares(lines: Sequence[Step], seconds: float) -> Shares:
     spent = [line.seconds for line in lines]
     return Shares(
-        update=sum(each.update for each in spent) / seconds,
-        publish=sum(each.publish for each in spent) / seconds,
-        checkpoint=sum(each.checkpoint for each in spent) / seconds,
-        read=sum(each.read for each in spent) / seconds,
+        update=sum(each.update or 0.0 for each in spent) / seconds,
+        publish=sum(each.publish or 0.0 for each in spent) / seconds,
+        checkpoint=sum(each.checkpoint or 0.0 for each in spent) / seconds,
+        read=sum(each.read or 0.0 for each in spent) / seconds,
         idle=sum(each.wait for each in spent) / seconds,
     )
 

@@ -1,6 +1,6 @@
 """Plimsoll trains coding agents by reinforcement learning and keeps five load lines.
 
-Importing it is cheap: it pulls in neither torch nor ray, nor any of its own rooms.
+Importing it is quick: it imports neither torch nor ray, nor its own subpackages.
 """
 
 from typing import TYPE_CHECKING

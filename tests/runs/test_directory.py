@@ -74,7 +74,7 @@ def test_a_folder_without_trials_is_accepted(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "name",
-    ["config.toml", "results.jsonl", "summary.json", "metrics.jsonl", "ledger.db", "checkpoints/v"],
+    ["config.toml", "results.jsonl", "summary.json", "steps.jsonl", "ledger.db", "checkpoints/v"],
 )
 def test_a_folder_with_foreign_files_of_reserved_names_is_rejected_unchanged(
     tmp_path: Path, name: str

@@ -10,11 +10,11 @@ import torch
 from plimsoll.config.file import Config
 from plimsoll.core.versions import Version
 from plimsoll.ledger.report import make_report
+from plimsoll.runs.files.steps import StepReport
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.dedicated_thread import DedicatedThread
 from plimsoll.training.loop import Loop
 from plimsoll.training.metrics.recorder import MetricsRecorder
-from plimsoll.training.metrics.step_metrics import StepReport
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.samples import TrainingSample
 
@@ -104,7 +104,7 @@ async def train(
 
     async with Rollouts(config, out=out, prepare=prepare) as rollouts:
         begun(rollouts)
-        metrics = MetricsRecorder(rollouts.directory.metrics, begin=rollouts.version.number)
+        metrics = MetricsRecorder()
         kept = None if rollouts.checkpoint is None else rollouts.version
         await Loop(config, rollouts, policy, learner, thread, metrics, kept).run()
     thread.close()

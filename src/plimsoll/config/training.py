@@ -134,7 +134,7 @@ class EvaluationConfig(Table):
 
 
 class MetricsConfig(Table):
-    """Metrics sinks, besides `metrics.jsonl` in the run directory."""
+    """Metrics sinks, besides `steps.jsonl` in the run directory."""
 
     tensorboard: StrictBool = False
     """Write event files into the run directory."""

@@ -6,7 +6,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Stopwatch", "TimeLimit", "Timer"]
+__all__ = ["Stopwatch", "TimeLimit", "Timer", "seconds_since"]
+
+
+def seconds_since(mark: float) -> float:
+    """The seconds since a reading of `time.perf_counter`, rounded for a report."""
+    return round(time.perf_counter() - mark, 4)
 
 
 class Stopwatch:

@@ -14,7 +14,7 @@ from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.recovery import is_beyond
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.json_lines import read_lines
-from plimsoll.runs.files.status import Step, surviving
+from plimsoll.runs.files.steps import Step, drop_undone, surviving
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollout_buffer import RolloutBuffer
 from plimsoll.trials.verdicts import Cause, Void
@@ -37,6 +37,8 @@ class Restored:
     """The number of trials that were running when the earlier process was killed."""
     steps: list[Step]
     """The committed steps that were not undone."""
+    last_step: int
+    """The number of the last step before recovery; 0 without any."""
     damaged: tuple[str, ...] = ()
     """Newer checkpoints that cannot be used, each with its damage."""
 
@@ -66,6 +68,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     await ledger.recover(at, lambda _ticket, _worker: False)
     _check_tasks(ledger, plan)  # the undone steps have groups too
     await ledger.readmit(plan.trained.admitted)
+    drop_undone(directory.steps, up_to=ledger.books.version.number)
     buffer = RolloutBuffer.load(directory, ledger.books)
     if missing := buffer.missing(ledger.books):
         # A power cut may lose rows of rollouts that are in the ledger.
@@ -81,6 +84,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
         None if found is None else checkpoints.path(found),
         lost,
         surviving(lines, up_to=ledger.books.version.number),
+        max((line.step for line in lines), default=0),
         damaged,
     )
 

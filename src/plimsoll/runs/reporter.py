@@ -14,13 +14,14 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.ledger import Ledger
-from plimsoll.runs.batches import Batch
+from plimsoll.runs.batches import Batch, group_statistics
 from plimsoll.runs.breaker.breaker import BreakerMonitor
 from plimsoll.runs.breaker.diagnosis import RunContext, diagnose
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.files.directory import RunDirectory, write_whole
 from plimsoll.runs.files.results import Diagnosis, TrialCounts, mean
-from plimsoll.runs.files.status import RunSummary, Status, Step
+from plimsoll.runs.files.status import RunSummary, Status
+from plimsoll.runs.files.steps import Seconds, Step, StepsFile, TrainerFigures
 from plimsoll.runs.plan import Plan, validate_command
 from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.sandboxes.pool.stats import PoolStats
@@ -63,9 +64,11 @@ class Reporter:
     _waited: float = 0.0
     _before: float = 0.0
     """The duration of the steps of earlier processes."""
+    _steps_file: StepsFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self._before = sum(step.seconds for step in self.steps)
+        self._before = sum(step.seconds.total for step in self.steps)
+        self._steps_file = StepsFile(self.directory.steps)
 
     @property
     def seconds(self) -> float:
@@ -87,28 +90,53 @@ class Reporter:
         self.held_out.append(measured)
         await self.directory.append_held_out(measured)
 
-    async def step(self, batch: Batch, version: Version, skipped: str = "") -> Step:
-        """Write the line of a step that is about to be committed as this version."""
+    async def step(
+        self,
+        batch: Batch,
+        version: Version,
+        skipped: str,
+        figures: TrainerFigures | None,
+        *,
+        checkpoint: float | None = None,
+        publish: float | None = None,
+        is_complete: bool = False,
+    ) -> None:
+        """Write the line of a step: before it is committed as this version, and again once it is
+        (`is_complete`), with the seconds of its checkpoint and of publishing."""
         members = [member for group in batch.groups for member in group.members]
         now = time.monotonic()
+        report = None if figures is None else figures.update
+        seconds = Seconds(
+            total=round(now - self._last, 4),
+            wait=round(self._waited, 4),
+            read=None if figures is None else figures.read_seconds,
+            update=None if figures is None else figures.update_seconds,
+            checkpoint=checkpoint,
+            publish=publish,
+        )
         made = Step(
             step=batch.step,
             version=str(version),
+            at=time.time(),
             reward=batch.reward,
             age=batch.age,
             groups=len(batch.groups),
+            flat_groups=sum(group_statistics(one.rewards).zero_variance for one in batch.groups),
             graded=sum(member.reward is not None for member in members),
             withheld=sum(member.withheld for member in members),
-            seconds=round(now - self._last, 3),
-            waited=round(self._waited, 3),
+            void=self._void,
             sandbox_seconds=batch.sandbox_seconds,
-            skipped=skipped,
+            skipped=skipped or ("" if report is None else report.skipped),
+            seconds=seconds,
+            untrainable=None if figures is None else figures.untrainable,
+            tokens_per_second=None if report is None else seconds.rate(report.tokens),
+            update=report,
         )
-        self._last, self._waited = now, 0.0
+        if is_complete:
+            self._last, self._waited = now, 0.0
         # A step whose commit failed is recorded again.
         self.steps[:] = [*(step for step in self.steps if step.step < made.step), made]
-        await self.directory.append_step(made)
-        return made
+        await asyncio.to_thread(self._steps_file.write, made, is_complete=is_complete)
 
     def status(self) -> Status:
         books, scheduler = self.ledger.books, self.scheduler

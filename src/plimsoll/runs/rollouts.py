@@ -10,6 +10,7 @@ Rollouts continue during training, on the same event loop: train in a thread.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import LedgerError, UsageError
+from plimsoll.core.stopwatch import seconds_since
 from plimsoll.core.versions import Version
 from plimsoll.ledger.checkpoints import Checkpoint
 from plimsoll.runs.batches import Batch
@@ -27,7 +29,8 @@ from plimsoll.runs.evaluation.held_out import (
     held_out_set,
     read_held_out,
 )
-from plimsoll.runs.files.status import RunSummary, Status, Step
+from plimsoll.runs.files.status import RunSummary, Status
+from plimsoll.runs.files.steps import Step, TrainerFigures
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.recovery import checkpoints_of, restore
 from plimsoll.runs.session import RunParts, RunSession
@@ -166,25 +169,34 @@ class Rollouts(RunSession):
         *,
         publish: Publish | None = None,
         skipped: str = "",
+        figures: TrainerFigures | None = None,
     ) -> Version:
         """Commit the step; returns the version that it made.
 
         `checkpoint` writes the weights into a folder, in a thread. They are on the disk before the
         step is committed; a crash undoes a step without a checkpoint. `publish` runs between the
         two: if it raises, nothing is committed. `skipped`: the reason, if the step changed no
-        weights.
+        weights. `figures` are for the step's line of `steps.jsonl`.
         """
         self._check_current(batch)
         if checkpoint is not None and not self._trains:
             raise UsageError("a run that trains nothing has no weights to keep: trains=False")
         self._committing = batch
-        # The line first: a line of an uncommitted step is recognized by its number.
-        await self._reporter.step(batch, self._next_version, skipped)
         version = self._next_version
-        name = "" if checkpoint is None else (await self._save(checkpoint, version)).name
+        line = functools.partial(self._reporter.step, batch, version, skipped, figures)
+        # The line first: a line of an uncommitted step is recognized by its number.
+        await line()
+        name, saved, published, mark = "", None, None, time.perf_counter()
+        if checkpoint is not None:
+            name = (await self._save(checkpoint, version)).name
+            saved = seconds_since(mark)
+            mark = time.perf_counter()
         if publish is not None:
             await publish(version)
-        return await self._scheduler.commit(name)
+            published = seconds_since(mark)
+        await self._scheduler.commit(name)
+        await line(checkpoint=saved, publish=published, is_complete=True)
+        return version
 
     @contextlib.contextmanager
     def paused(self, *, drains: bool = False) -> Generator[None]:

@@ -29,7 +29,7 @@ from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.files.directory import RunDirectory, write_whole
 from plimsoll.runs.files.results import TrialCounts
-from plimsoll.runs.files.status import Step
+from plimsoll.runs.files.steps import Step
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.reporter import Reporter
 from plimsoll.runs.rollout_buffer import RolloutBuffer

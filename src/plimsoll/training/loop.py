@@ -3,7 +3,7 @@
 Synchronous and asynchronous training use the same loop: only the ledger's rules decide how far
 rollouts run ahead.
 
-The order of a step is: learn, write its metrics line, write the checkpoint if one is due, publish,
+The order of a step is: learn, write its figures, write the checkpoint if one is due, publish,
 commit. Therefore:
 
 - a committed version is being served;
@@ -24,15 +24,16 @@ from safetensors import SafetensorError
 
 from plimsoll.config.file import Config
 from plimsoll.core.errors import CheckpointError, PlimsollError, TrainingError
+from plimsoll.core.stopwatch import seconds_since
 from plimsoll.core.versions import Version
-from plimsoll.runs.batches import Batch, group_statistics
+from plimsoll.runs.batches import Batch
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.evaluation.held_out_schedule import HeldOutSchedule
+from plimsoll.runs.files.steps import StepReport, TrainerFigures
 from plimsoll.runs.rollouts import Rollouts, Save
 from plimsoll.training.dedicated_thread import DedicatedThread
 from plimsoll.training.learner.distributed import DistributedLearner
 from plimsoll.training.metrics.recorder import MetricsRecorder
-from plimsoll.training.metrics.step_metrics import Seconds, StepMetrics, StepReport
 from plimsoll.training.models import is_out_of_memory
 from plimsoll.training.policies.protocol import Policy
 from plimsoll.training.samples import BatchSamples, TrainingSample, read_samples
@@ -156,13 +157,11 @@ class Loop:
         await self._save_last(is_reported=self._checkpointer.gave_up)
 
     async def _train(self) -> None:
-        mark = time.perf_counter()
         async for batch in self._rollouts.batches():
             with _explained(batch.step):
-                await self._step(batch, Seconds(wait=_since(mark)))
-            mark = time.perf_counter()
+                await self._step(batch)
 
-    async def _step(self, batch: Batch, seconds: Seconds) -> None:
+    async def _step(self, batch: Batch) -> None:
         mark = time.perf_counter()
         normalize = self._config.training.normalize
         read = await asyncio.to_thread(read_samples, batch, normalize=normalize)
@@ -171,14 +170,17 @@ class Loop:
             return
         self._rejected = 0
         untrainable = self._check_trainable(read, batch.step)
-        seconds.read, mark = _since(mark), time.perf_counter()
+        read_seconds, mark = seconds_since(mark), time.perf_counter()
         report = await self._learn(batch, read.samples)
-        seconds.update = _since(mark)
         del read
-        line = functools.partial(self._line, batch, report, seconds, untrainable)
-        await self._metrics.note(line())
-        await self._commit(batch, report, seconds)
-        await self._metrics.step(line())
+        figures = TrainerFigures(
+            update=report,
+            update_seconds=seconds_since(mark),
+            read_seconds=read_seconds,
+            untrainable=untrainable,
+        )
+        await self._commit(batch, figures)
+        await self._metrics.step(self._rollouts.steps[-1])
         self._check_report(report, batch.step)
         await self._note(await self._held_out.if_due())
 
@@ -190,7 +192,7 @@ class Loop:
                 self._logged.add(why)
                 _log.warning(
                     "step %d: %d answers cannot be trained on: %s; see `untrainable` in "
-                    "metrics.jsonl for later steps",
+                    "steps.jsonl for later steps",
                     *(step, count, why),
                 )
         self._untrainable = self._untrainable + 1 if read.is_untrainable else 0
@@ -225,29 +227,25 @@ class Loop:
         self._learned = Version(batch.version.lineage, batch.step)
         return report
 
-    async def _commit(self, batch: Batch, report: StepReport, seconds: Seconds) -> None:
+    async def _commit(self, batch: Batch, figures: TrainerFigures) -> None:
         """Write the checkpoint if one is due, publish the weights, commit the step."""
-        mark = time.perf_counter()
 
         async def publish(version: Version) -> None:
-            began = time.perf_counter()
-            weights = None if report.skipped else await self._thread.do(self._learner.weights)
+            is_same = bool(figures.update.skipped)
+            weights = None if is_same else await self._thread.do(self._learner.weights)
             await self._policy.publish(weights, version)
-            seconds.publish = _since(began)
 
         async def publish_saved(version: Version) -> None:
             self._checkpointer.succeeded(version)
-            seconds.checkpoint = _since(mark)
             await publish(version)
 
-        commit = functools.partial(self._rollouts.commit, batch, skipped=report.skipped)
+        commit = functools.partial(self._rollouts.commit, batch, figures=figures)
         save = self._checkpointer.due(batch.step)
         if save is not None:
             try:
                 await commit(save, publish=publish_saved)
                 return
             except CheckpointError as error:
-                seconds.checkpoint = _since(mark)
                 if why := self._checkpointer.failed(error):
                     self._rollouts.stop(why)
         await commit(publish=publish)
@@ -267,31 +265,8 @@ class Loop:
         if bad >= self._config.training.bad_steps:
             self._rollouts.stop(
                 f"{bad} steps in a row had no finite loss and gradient ({report.skipped}): lower "
-                "[training] learning_rate; metrics.jsonl shows where it began"
+                "[training] learning_rate; steps.jsonl shows where it began"
             )
-
-    def _line(
-        self, batch: Batch, report: StepReport, seconds: Seconds, untrainable: int
-    ) -> StepMetrics:
-        members = [member for group in batch.groups for member in group.members]
-        total = seconds.wait + seconds.read + seconds.update + seconds.checkpoint + seconds.publish
-        return StepMetrics(
-            step=batch.step,
-            version=str(Version(batch.version.lineage, batch.step)),
-            at=time.time(),
-            reward=batch.reward,
-            age=batch.age,
-            groups=len(batch.groups),
-            flat_groups=sum(group_statistics(one.rewards).zero_variance for one in batch.groups),
-            graded=sum(member.reward is not None for member in members),
-            withheld=sum(member.withheld for member in members),
-            untrainable=untrainable,
-            void=self._rollouts.status().void,
-            sandbox_seconds=batch.sandbox_seconds,
-            tokens_per_second=round(report.tokens / total, 1) if total else 0.0,
-            seconds=seconds,
-            update=report,
-        )
 
     async def _note(self, measured: HeldOutResult | None) -> None:
         if measured is not None:
@@ -347,7 +322,3 @@ def _summary(error: Exception) -> str:
     if isinstance(error, PlimsollError):
         return first
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _since(mark: float) -> float:
-    return round(time.perf_counter() - mark, 4)

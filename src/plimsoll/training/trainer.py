@@ -258,7 +258,7 @@ class Trainer:
     async def _metrics(self, rollouts: Rollouts) -> AsyncGenerator[MetricsRecorder]:
         directory, begin = rollouts.directory, rollouts.version.number
         sinks = await make_sinks(self.config, directory, begin=begin)
-        metrics = MetricsRecorder(directory.metrics, sinks, begin=begin)
+        metrics = MetricsRecorder(sinks)
         try:
             yield metrics
         finally:

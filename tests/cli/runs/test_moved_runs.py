@@ -69,7 +69,7 @@ def test_a_moved_training_resumes_with_all_finished_rollouts(
     assert "graded" in plimsoll("show", f"attic/other/{trial['folder']}").stdout
     exported = plimsoll("show", f"attic/other/{trial['trajectory']}", "--export", "jsonl")
     assert json.loads(exported.stdout.splitlines()[0])["ids"]
-    for file in ("results.jsonl", "steps.jsonl", "status.json", "ledger.db", "metrics.jsonl"):
+    for file in ("results.jsonl", "steps.jsonl", "status.json", "ledger.db"):
         assert str(run).encode() not in (moved / file).read_bytes(), file
     for manifest in (moved / "checkpoints").glob("*.json"):
         assert str(tmp_path) not in manifest.read_text()

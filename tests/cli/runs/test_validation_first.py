@@ -53,7 +53,7 @@ def test_failed_tasks_are_left_out_and_named_and_no_task_is_validated_twice(
     assert validated(tmp_path / "two") == 0
     assert plimsoll("eval", "tasks", "--validated", "--agent", "nop").returncode == 2
     steps = [json.loads(line) for line in (tmp_path / "two/steps.jsonl").read_text().splitlines()]
-    assert all(0 < step["sandbox_seconds"] < 30 and step["waited"] > 0 for step in steps)
+    assert all(0 < step["sandbox_seconds"] < 30 and step["seconds"]["wait"] > 0 for step in steps)
 
 
 @pytest.mark.slow

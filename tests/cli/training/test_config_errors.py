@@ -61,5 +61,5 @@ def test_sampling_that_log_probabilities_ignore_causes_a_warning(
         said = capsys.readouterr().err
         assert ("generation_config.json sets temperature 0.6" in said) == is_warned
         assert "clip_low and clip_high have no effect: with one update" in said
-        for line in lines(out / "metrics.jsonl"):
+        for line in lines(out / "steps.jsonl"):
             assert (line["flat_groups"] == line["groups"]) == bool(line["update"]["skipped"])

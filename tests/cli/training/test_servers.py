@@ -107,7 +107,7 @@ def test_tokens_of_replicas_come_from_the_recorded_version(
     assert (told["steps"], told["max_age"]) == (4, 0)
     # Where a replica served older weights, or those it was started with, the learner's own log
     # probabilities of its tokens would be others.
-    learned = [line["update"] for line in lines(tmp_path / "run/metrics.jsonl")]
+    learned = [line["update"] for line in lines(tmp_path / "run/steps.jsonl")]
     measured = [update for update in learned if update["kl"] is not None]
     assert len(measured) > 1, "there was nothing to learn"
     for update in measured:
@@ -149,7 +149,7 @@ def test_a_training_survives_its_own_restart_and_that_of_a_replica(
     write(tmp_path, replicas, mode="async", steps=8, weights="shared")
     run = tmp_path / "run"
     process = start("run", "night.toml", "--out", "run")
-    metrics = run / "metrics.jsonl"
+    metrics = run / "steps.jsonl"
     wait_for(lambda: metrics.exists() and len(lines(metrics)) >= 2, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -179,7 +179,7 @@ def test_a_restarted_replica_gets_the_current_weights(
     write(tmp_path, replicas, mode="async", steps=8)
     run = tmp_path / "run"
     process = start("run", "night.toml", "--out", "run", "--json")
-    metrics = run / "metrics.jsonl"
+    metrics = run / "steps.jsonl"
     wait_for(lambda: metrics.exists() and len(lines(metrics)) >= 2, process)
     replicas[1].process.kill()
     replicas[1].process.wait()

@@ -16,8 +16,7 @@ from training_files import GRADE, final_weights, lines, make_model, write_traini
 
 from plimsoll.cli.terminal.start import start_run
 from plimsoll.core.errors import PlimsollError, UsageError
-from plimsoll.training.metrics.recorder import MetricsRecorder
-from plimsoll.training.metrics.step_metrics import StepMetrics
+from plimsoll.runs.files.steps import Step, StepsFile
 
 WriteTask = Callable[..., Path]
 SECONDS = 240
@@ -64,7 +63,7 @@ def test_a_training_prints_its_progress_and_its_result(
     assert re.search(rf"^held-out tasks ({moments})$", err, re.M)
     run = tmp_path / "run"
     assert run.joinpath("training.png").read_bytes().startswith(b"\x89PNG")
-    assert [line["step"] for line in lines(run / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in lines(run / "steps.jsonl")] == [1, 2, 3, 4]
     assert [line["step"] for line in lines(run / "heldout.jsonl")] == [0, 2, 4]
     assert list((run / "tensorboard").iterdir())
     told = json.loads((run / "summary.json").read_text())
@@ -99,7 +98,7 @@ def test_a_stopped_training_keeps_its_last_step_and_resumes_with_changed_setting
     write_training(tmp_path, training={"checkpoint_every": 100}, steps=50)
     process = start("run", "night.toml", "--out", "run")
     run = tmp_path / "run"
-    wait_for(lambda: (run / "metrics.jsonl").exists() and lines(run / "metrics.jsonl"), process)
+    wait_for(lambda: (run / "steps.jsonl").exists() and lines(run / "steps.jsonl"), process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 128 + signal.SIGTERM, out + err
@@ -112,7 +111,7 @@ def test_a_stopped_training_keeps_its_last_step_and_resumes_with_changed_setting
     process = start("resume", "run", "--json")
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
-    last = lines(run / "metrics.jsonl")[-1]
+    last = lines(run / "steps.jsonl")[-1]
     assert (last["step"], last["version"]) == (made + 1, str(made + 1))
     assert last["update"]["learning_rate"] == 0.5
     assert sorted(prompts(run)) == list(range(2 * (made + 1)))
@@ -181,15 +180,15 @@ def out_of_memory(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
     """In the third step, which does not concern the training itself."""
-    real = MetricsRecorder.note
+    real = StepsFile.write
 
-    async def note(self: MetricsRecorder, line: StepMetrics) -> None:
-        if line.step == 3:
-            raise UsageError("cannot write metrics.jsonl: No space left on device")
-        await real(self, line)
+    def write(self: StepsFile, step: Step, *, is_complete: bool) -> None:
+        if step.step == 3:
+            raise UsageError("cannot write steps.jsonl: No space left on device")
+        real(self, step, is_complete=is_complete)
 
-    monkeypatch.setattr(MetricsRecorder, "note", note)
-    return "cannot write metrics.jsonl: No space left on device"
+    monkeypatch.setattr(StepsFile, "write", write)
+    return "cannot write steps.jsonl: No space left on device"
 
 
 @pytest.mark.slow

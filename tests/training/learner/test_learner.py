@@ -13,8 +13,8 @@ from tiny_model import make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from plimsoll.runs.files.steps import StepReport
 from plimsoll.training.learner.learner import Learner
-from plimsoll.training.metrics.step_metrics import StepReport
 from plimsoll.training.samples import TrainingSample
 
 

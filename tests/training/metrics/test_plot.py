@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from plimsoll.runs.files.status import Step
+from plimsoll.runs.files.steps import Seconds, Step
 from plimsoll.training.metrics.plot import Curves, draw
 
 
@@ -13,12 +13,13 @@ def step(number: int, reward: float | None) -> Step:
     return Step(
         step=number,
         version=str(number),
+        at=1e9,
         reward=reward,
         age=number % 3,
         groups=2,
         graded=8,
         withheld=0,
-        seconds=1.0,
+        seconds=Seconds(total=1.0, wait=0.5),
         sandbox_seconds=0.05 if number % 2 else None,
     )
 

@@ -1,7 +1,6 @@
-"""Metrics of steps: in metrics.jsonl, and in sinks that may fail."""
+"""Metrics of steps in sinks, which may fail."""
 
 import importlib.util
-import json
 import logging
 import os
 import subprocess
@@ -12,29 +11,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from plimsoll.config.file import Config
 from plimsoll.config.training import MetricsConfig
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.runs.files.steps import Seconds, Step, StepReport
 from plimsoll.training.metrics import sinks
-from plimsoll.training.metrics.recorder import MetricsRecorder
-from plimsoll.training.metrics.step_metrics import (
-    Seconds,
-    StepMetrics,
-    StepReport,
-    flatten,
-    last_metrics,
-)
+from plimsoll.training.metrics.recorder import MetricsRecorder, flatten
 
 Begun = tuple[str, list[dict[str, Any]]]
 
 
-def line(step: int, reward: float | None = 0.5) -> StepMetrics:
+def line(step: int, reward: float | None = 0.5) -> Step:
     report = StepReport(loss=0.25, tokens=40, samples=4, learning_rate=1e-3, seconds=0.5)
-    return StepMetrics(
+    return Step(
         step=step,
         version=str(step),
         at=1e9,
@@ -46,20 +38,10 @@ def line(step: int, reward: float | None = 0.5) -> StepMetrics:
         void={"sandbox": 1},
         sandbox_seconds=None,
         tokens_per_second=20.0,
-        seconds=Seconds(wait=1.0, update=0.5),
+        seconds=Seconds(total=2.0, wait=1.0, update=0.5),
+        untrainable=0,
         update=report,
     )
-
-
-def test_the_last_steps_are_read_from_the_end_of_the_file(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
-    assert last_metrics(path, 3, up_to=9) == []
-    data = [msgspec.json.encode(line(step)) + b"\n" for step in range(1, 1001)]
-    path.write_bytes(b"".join(data[:2]))
-    assert [one.step for one in last_metrics(path, 3, up_to=9)] == [1, 2]
-    path.write_bytes(b"x" * 100_000 + b"\n" + b"".join(data) + data[0][:50])
-    assert [one.step for one in last_metrics(path, 3, up_to=2000)] == [998, 999, 1000]
-    assert [one.step for one in last_metrics(path, 3, up_to=999)] == [997, 998, 999]
 
 
 class Kept:
@@ -82,19 +64,13 @@ class Kept:
         self.closed = True
 
 
-async def test_each_step_is_one_line_and_sinks_get_its_named_figures(tmp_path: Path):
+async def test_sinks_get_the_named_figures_of_each_step():
     sink = Kept()
-    metrics = MetricsRecorder(tmp_path / "metrics.jsonl", [sink])
+    metrics = MetricsRecorder([sink])
     await metrics.step(line(1))
     await metrics.heldout(1, 0.75)
     await metrics.heldout(1, None)
     await metrics.close()
-    told = json.loads((tmp_path / "metrics.jsonl").read_text())
-    assert (told["update"]["loss"], told["seconds"]["wait"], told["void"]) == (
-        0.25,
-        1.0,
-        {"sandbox": 1},
-    )
     (step, figures), held_out = sink.lines
     assert step == 1
     assert figures["update/loss"] == 0.25
@@ -104,46 +80,16 @@ async def test_each_step_is_one_line_and_sinks_get_its_named_figures(tmp_path: P
     assert sink.closed
 
 
-def steps_in(file: Path) -> list[tuple[int, float]]:
-    """Of every line as it stands there."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [(told["step"], told["reward"]) for told in lines]
-
-
-async def test_the_complete_line_of_a_step_replaces_its_preliminary_line(tmp_path: Path):
-    file, sink = tmp_path / "metrics.jsonl", Kept()
-    metrics = MetricsRecorder(file, [sink])
-    for step in (1, 2):
-        await metrics.note(line(step, 0.123456789))
-        assert steps_in(file)[-1] == (step, 0.123456789)
-        await metrics.step(line(step))
-    assert steps_in(file) == [(1, 0.5), (2, 0.5)]
-    assert [step for step, _ in sink.lines] == [1, 2]
-
-
-async def test_a_resumed_run_drops_lines_that_a_crash_undid_or_truncated(tmp_path: Path):
-    file = tmp_path / "metrics.jsonl"
-    written = [_encode(line(step, reward)) for step, reward in ((1, 0.1), (2, 0.2), (1, 0.3))]
-    # A line of another version of Plimsoll is kept as it is.
-    older = b'{"step":3,"reward":0.4}'
-    file.write_bytes(b"\n".join([*written, older, _encode(line(4)), b'{"step":3,"rew']))
-    await MetricsRecorder(file, begin=3).step(line(4, 0.6))
-    assert steps_in(file) == [(1, 0.3), (2, 0.2), (3, 0.4), (4, 0.6)]
-
-
-async def test_a_failing_sink_is_reported_once_and_dropped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+async def test_a_failing_sink_is_reported_once_and_dropped(caplog: pytest.LogCaptureFixture):
     broken, sound = Kept(fails_after=1), Kept()
-    metrics = MetricsRecorder(tmp_path / "metrics.jsonl", [broken, sound])
+    metrics = MetricsRecorder([broken, sound])
     for step in (1, 2, 3):
         await metrics.step(line(step))
     await metrics.close()
     assert [step for step, _ in sound.lines] == [1, 2, 3]
     assert [step for step, _ in broken.lines] == [1]
-    assert len(steps_in(tmp_path / "metrics.jsonl")) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "kept is dropped: nobody is there; metrics.jsonl has the figures"
+        "kept is dropped: nobody is there; steps.jsonl has the figures"
     ]
 
 
@@ -167,7 +113,7 @@ async def main():
     recorder._SECONDS = sinks._SECONDS = 0.2
     sinks._makers = lambda *_: {"further away": threading.Event().wait}
     assert await sinks.make_sinks(Config(), RunDirectory(Path("run")), begin=0) == []
-    made = recorder.MetricsRecorder(Path("metrics.jsonl"), [Hangs()])
+    made = recorder.MetricsRecorder([Hangs()])
     await made.heldout(0, 0.5)
     await made.heldout(1, 0.5)
     await made.close()
@@ -184,14 +130,9 @@ def test_a_hanging_sink_is_reported_and_does_not_delay_the_end(tmp_path: Path):
     )
     assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
     assert done.stderr.splitlines() == [
-        "no figures go to further away: no answer within 0.2 s; metrics.jsonl has them",
-        "far away is dropped: no answer within 0.2 s; metrics.jsonl has the figures",
+        "no figures go to further away: no answer within 0.2 s; steps.jsonl has them",
+        "far away is dropped: no answer within 0.2 s; steps.jsonl has the figures",
     ]
-
-
-def _encode(one: StepMetrics) -> bytes:
-
-    return msgspec.json.encode(one)
 
 
 def test_a_missing_sink_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
@@ -220,7 +161,7 @@ async def test_tensorboard_has_every_figure_of_every_step(tmp_path: Path):
     config, directory = made(tmp_path, tensorboard=True)
     for begin in (0, 2):  # and once more, as after a crash
         (sink,) = await sinks.make_sinks(config, directory, begin=begin)
-        metrics = MetricsRecorder(directory.path / "metrics.jsonl", [sink])
+        metrics = MetricsRecorder([sink])
         await metrics.step(line(begin + 1))
         await metrics.close()
     files = sorted((directory.path / "tensorboard").iterdir())
@@ -268,7 +209,7 @@ async def test_wandb_records_a_run_offline_and_resumes_it(
     config, directory = made(tmp_path, wandb="night")
     for begin in (0, 1):
         (sink,) = await sinks.make_sinks(config, directory, begin=begin)
-        metrics = MetricsRecorder(directory.path / "metrics.jsonl", [sink])
+        metrics = MetricsRecorder([sink])
         await metrics.step(line(begin + 1))
         await metrics.close()
     files = list((directory.path / "wandb").rglob("*.wandb"))
@@ -281,7 +222,7 @@ async def test_trackio_records_every_step(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(os.environ, "TRACKIO_DIR", str(tmp_path / "trackio"))
     config, directory = made(tmp_path, trackio="night")
     (sink,) = await sinks.make_sinks(config, directory, begin=0)
-    metrics = MetricsRecorder(directory.path / "metrics.jsonl", [sink])
+    metrics = MetricsRecorder([sink])
     await metrics.step(line(1))
     await metrics.close()
     assert any(file.stat().st_size for file in (tmp_path / "trackio").rglob("night*"))

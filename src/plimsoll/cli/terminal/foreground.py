@@ -157,8 +157,8 @@ async def _parts(driven: ForegroundRun) -> list[RenderableType]:
         return [line]
     status = rollouts.status()
     # In a thread: the run directory may be on a slow file system.
-    metrics = rollouts.directory.metrics
-    table = await asyncio.to_thread(steps_table, metrics, status.step, status.heldout)
+    steps = rollouts.directory.steps
+    table = await asyncio.to_thread(steps_table, steps, status.step, status.heldout)
     parts: list[RenderableType] = [] if table is None else [table]
     if status.steps is None:
         return [*parts, line]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import Screen
@@ -13,7 +12,7 @@ from plimsoll.cli.views.status import voids
 from plimsoll.cli.views.text import count, duration, figure, plain, product
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.files.directory import RunDirectory
-from plimsoll.runs.files.status import RunSummary, Step
+from plimsoll.runs.files.status import RunSummary
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.task_sets import TaskSet
@@ -111,7 +110,7 @@ def print_begin(rollouts: Rollouts, screen: Screen) -> None:
 def _undone(rollouts: Rollouts) -> str:
     """The steps of an earlier process that are repeated."""
     at, checkpoint = rollouts.version.number, rollouts.checkpoint
-    last = _last_step(rollouts.directory.steps)
+    last = rollouts.restored.last_step
     if last <= at:
         return ""
     steps = f"step {last:,} is" if last == at + 1 else f"steps {at + 1:,} to {last:,} are"
@@ -120,15 +119,6 @@ def _undone(rollouts: Rollouts) -> str:
         name = "no checkpoint yet" if checkpoint is None else f"checkpoint {checkpoint.name}"
         where = f" ({name})"
     return f"resuming from step {at:,}{where}: {steps} repeated"
-
-
-def _last_step(file: Path) -> int:
-    """The step of the last line that an earlier process wrote; 0 without one."""
-    try:
-        *_, last = file.read_bytes().splitlines()
-        return msgspec.json.decode(last, type=Step).step
-    except (OSError, ValueError):  # missing or unreadable
-        return 0
 
 
 def _print_validated(what: str, tasks: TaskSet, screen: Screen) -> None:

@@ -15,8 +15,8 @@ from plimsoll.cli.views.text import NONE, duration, figure, plain, product
 from plimsoll.runs.controller_process import controller
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.status import Status, read_status
+from plimsoll.runs.files.steps import Step, StepReport, last_steps
 from plimsoll.sandboxes.host.owners import host_name
-from plimsoll.training.metrics.step_metrics import StepMetrics, last_metrics
 from plimsoll.workers.controller.roster import WorkerStatus
 
 __all__ = ["progress_line", "show", "steps_table", "voids"]
@@ -40,7 +40,7 @@ def show(directory: RunDirectory, *, as_json: bool) -> int:
     for name, text in _lines(status):
         out.print(Text(f"{name:<12}{plain(text)}"), soft_wrap=True)
     for table in (
-        steps_table(directory.metrics, status.step, status.heldout),
+        steps_table(directory.steps, status.step, status.heldout),
         _workers(status.workers) if status.workers else None,
     ):
         if table is not None:
@@ -180,35 +180,37 @@ STEP_HEADS = (
 )
 
 
-def steps_table(metrics: Path, step: int, heldout: Mapping[int, float | None]) -> Table | None:
-    """The last steps up to `step`, from metrics.jsonl; None without any."""
-    lines = last_metrics(metrics, SHOWN_STEPS, up_to=step)
+def steps_table(file: Path, step: int, heldout: Mapping[int, float | None]) -> Table | None:
+    """The last training steps up to `step`, from steps.jsonl; None without any."""
+    steps = last_steps(file, SHOWN_STEPS, up_to=step)
+    lines = [(one, one.update) for one in steps if one.update is not None]
     if not lines:
         return None
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for head in STEP_HEADS:
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", style="yellow", no_wrap=True)
-    for line in lines:
-        table.add_row(*_step_row(line, heldout))
+    for line, update in lines:
+        table.add_row(*_step_row(line, update, heldout))
     return table
 
 
-def _step_row(line: StepMetrics, heldout: Mapping[int, float | None]) -> tuple[str, ...]:
-    update = line.update
+def _step_row(
+    line: Step, update: StepReport, heldout: Mapping[int, float | None]
+) -> tuple[str, ...]:
     return (
         str(line.step),
         figure(line.reward),
         figure(heldout[line.step]) if line.step in heldout else "",
         f"{line.flat_groups}/{line.groups}",
-        *(_short(value) for value in (update.entropy, update.kl, update.grad_norm)),
+        *(_unless_none("{:.2g}", value) for value in (update.entropy, update.kl, update.grad_norm)),
         str(line.age),
         f"{line.seconds.wait:.1f} s",
-        f"{line.seconds.update:.1f} s",
-        f"{line.tokens_per_second:,.0f}",
+        _unless_none("{:.1f} s", line.seconds.update),
+        _unless_none("{:,.0f}", line.tokens_per_second),
         plain(update.skipped),
     )
 
 
-def _short(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2g}"
+def _unless_none(form: str, value: float | None) -> str:
+    return NONE if value is None else form.format(value)

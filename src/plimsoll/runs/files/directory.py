@@ -15,9 +15,8 @@
     ├── ledger.json                 the location of these two, if they are elsewhere
     ├── trajectories/               one file per ticket, unless the config names another storage
     ├── stored_as.json              the run's unique name in shared storages
-    ├── steps.jsonl                 one line per committed step
+    ├── steps.jsonl                 one line per step: batch, timings, losses
     ├── validation/<set>/           trials of tasks that were validated at the start
-    ├── metrics.jsonl               one line per training step: losses and timings
     ├── training.png                a plot of the training: reward, age, sandbox starts
     ├── checkpoints/                the weights of the last steps
     ├── weights.json                the location of weights for servers, with `policy = "openai"`
@@ -93,7 +92,6 @@ class RunDirectory:
         self.summary = path / "summary.json"
         self.config = path / CONFIG
         self.steps = path / "steps.jsonl"
-        self.metrics = path / "metrics.jsonl"
         self.picture = path / "training.png"
         self.held_out = path / "heldout.jsonl"
         self.held_out_trials = path / "heldout_trials.jsonl"
@@ -153,7 +151,7 @@ class RunDirectory:
             )
 
     def _in_the_way(self) -> list[str]:
-        lines = (self.results, self.canaries, self.steps, self.metrics)
+        lines = (self.results, self.canaries, self.steps)
         lines += (self.held_out, self.held_out_trials)
         others = [self.summary, self.picture, self.status, self.controller]
         others += [self.path / FILE, self.path / POINTER]
@@ -240,9 +238,6 @@ class RunDirectory:
 
     async def append_canary(self, row: Row) -> None:
         await self._lines.write(self.canaries, row)
-
-    async def append_step(self, step: msgspec.Struct) -> None:
-        await self._lines.write(self.steps, step)
 
     async def append_evaluated(self, row: Row) -> None:
         await self._lines.write(self.held_out_trials, row)

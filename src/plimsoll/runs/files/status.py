@@ -1,6 +1,5 @@
 """The status of a run: `status.json`, which its controller rewrites each second."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -10,29 +9,7 @@ from plimsoll.runs.files.results import Diagnosis
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.workers.controller.roster import WorkerStatus
 
-__all__ = ["RunSummary", "Status", "Step", "read_status", "surviving"]
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed step: one line of `steps.jsonl`."""
-
-    step: int
-    version: str
-    reward: float | None
-    """The mean over graded members."""
-    age: int
-    """The age of the oldest token, in versions."""
-    groups: int
-    graded: int
-    withheld: int
-    seconds: float
-    """The time since the previous step."""
-    waited: float = 0.0
-    """The part of it that the trainer waited for the batch."""
-    sandbox_seconds: float | None = None
-    """The median start time of its trials' sandboxes."""
-    skipped: str = ""
-    """The trainer's reason, if the step changed no weights."""
+__all__ = ["RunSummary", "Status", "read_status"]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,9 +118,3 @@ def read_status(path: Path) -> Status:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path}: not the status of a run ({error})") from error
-
-
-def surviving(lines: Iterable[Step], *, up_to: int) -> list[Step]:
-    """The steps up to a number, in order. If a step was repeated, its last line counts."""
-    steps = {line.step: line for line in lines if line.step <= up_to}
-    return [steps[number] for number in sorted(steps)]

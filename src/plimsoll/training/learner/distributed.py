@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 from plimsoll.core.errors import TrainingError
+from plimsoll.runs.files.steps import StepReport
 from plimsoll.training.learner.learner import Learner
 from plimsoll.training.learner.ranks import CommandChannel, leave, world
-from plimsoll.training.metrics.step_metrics import StepReport
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.samples import TrainingSample
 

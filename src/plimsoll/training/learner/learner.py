@@ -18,6 +18,7 @@ import torch
 
 from plimsoll.config.training import TrainingConfig
 from plimsoll.core.errors import TrainingError
+from plimsoll.runs.files.steps import StepReport
 from plimsoll.training.learner import ranks, saved_state
 from plimsoll.training.learner.inputs import (
     Inputs,
@@ -32,7 +33,6 @@ from plimsoll.training.learner.optimizer import make_schedule
 from plimsoll.training.learner.statistics import TokenStatistics
 from plimsoll.training.learner.targets import TokenTargets, compute_targets
 from plimsoll.training.learner.torch_calls import backward, numbers
-from plimsoll.training.metrics.step_metrics import StepReport
 from plimsoll.training.models import find_device, is_out_of_memory
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.samples import TrainingSample

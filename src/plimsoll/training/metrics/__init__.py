@@ -1,1 +1,1 @@
-"""Metrics: the figures of each step, in metrics.jsonl and in sinks."""
+"""Metrics: sends the figures of each step to sinks, and plots them."""

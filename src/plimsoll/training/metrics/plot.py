@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from plimsoll.runs.files.status import Step
+from plimsoll.runs.files.steps import Step
 
 __all__ = ["Curves", "draw"]
 

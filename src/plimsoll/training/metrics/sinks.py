@@ -66,7 +66,7 @@ async def make_sinks(config: Config, directory: RunDirectory, *, begin: int) -> 
                 found.append(await thread.do(make))
         except Exception as error:  # noqa: BLE001 - any error of a sink's own code: it is dropped
             _log.warning(
-                "no figures go to %s: %s; metrics.jsonl has them",
+                "no figures go to %s: %s; steps.jsonl has them",
                 name,
                 failure_reason(error, _SECONDS),
             )
