@@ -54,7 +54,13 @@ def started_run(tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["in process", "two workers"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param((), id="in process"),
+        pytest.param(("--workers", "2"), id="two workers", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_eval_is_resumed_and_runs_no_finished_trial_again(
     write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path, workers: tuple[str]
 ):

@@ -63,6 +63,7 @@ def test_a_run_with_graders_broken_in_two_ways_stops_after_its_first_batch(
     assert any("plimsoll stage tasks --to DIR" in line for line in breaker["remedies"])
 
 
+@pytest.mark.slow
 def test_a_small_set_of_tasks_broken_in_different_ways_completes(plimsoll: Plimsoll):
     ended = plimsoll("eval", str(BROKEN), "--json")
     assert ended.returncode == 3, ended.stderr
@@ -71,6 +72,7 @@ def test_a_small_set_of_tasks_broken_in_different_ways_completes(plimsoll: Plims
     assert "breaker" not in told
 
 
+@pytest.mark.slow
 def test_with_keep_going_a_run_ends_normally_and_names_the_alarm(plimsoll: Plimsoll):
     path = BROKEN / "no-reward-file"
     ended = plimsoll("eval", str(path), "--attempts", "24", "--keep-going")

@@ -39,7 +39,7 @@ def graded(run: Path) -> dict[str, Finished]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("agent", ["oracle", "shell"])
+@pytest.mark.parametrize("agent", ["oracle", pytest.param("shell", marks=pytest.mark.slow)])
 def test_a_trial_undone_by_a_power_cut_has_no_reward(
     agent: str,
     write_task: Callable[..., Path],

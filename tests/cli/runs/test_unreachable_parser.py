@@ -82,9 +82,9 @@ def result(ended: CompletedProcess[str]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("clone", "cause", "named"),
     [
-        pytest.param(STRICT, "sandbox", "rebench-v2", id="strict"),
+        pytest.param(STRICT, "sandbox", "rebench-v2", id="strict", marks=pytest.mark.slow),
         pytest.param(LENIENT, "grader", "agent", id="lenient"),
-        pytest.param(SKIPPING, "grader", "agent", id="skipping"),
+        pytest.param(SKIPPING, "grader", "agent", id="skipping", marks=pytest.mark.slow),
     ],
 )
 def test_without_the_repository_the_trial_is_void(

@@ -42,6 +42,7 @@ def edit(file: Path, **values: object) -> None:
     file.write_text(text)
 
 
+@pytest.mark.slow
 def test_a_training_prints_its_progress_and_its_result(
     tasks: None, start: Start, tmp_path: Path, mark: str
 ):

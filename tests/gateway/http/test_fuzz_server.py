@@ -9,15 +9,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gateway_parts import ENDPOINTS, ServedSession, asked, eventually, serving
 from raw_http import connected
 
+from parts import NIGHTLY
 from plimsoll.gateway.completions import Request
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import CallSpec, Turn
 
-ROUNDS = 1500
+ROUNDS = 1500 if NIGHTLY else 400
 PATHS = [*ENDPOINTS, "/v1/messages/count_tokens", "/v1/models", "/v1/models/x", "/v1/nowhere", ""]
 VALUES: list[Any] = [
     None,
@@ -107,6 +109,7 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.nightly
 async def test_no_input_causes_an_internal_error(tmp_path: Path):
     source = random.Random(20260)
     limits = Limits(body_bytes=1 << 20, concurrent=8)

@@ -377,7 +377,9 @@ async def test_a_live_owners_sandboxes_are_left_alone(
     assert set(running) <= set(_sleepers(ids))
 
 
-@pytest.mark.parametrize(("upper", "least"), [("disk", 20), ("tmpfs", 4)])
+@pytest.mark.parametrize(
+    ("upper", "least"), [pytest.param("disk", 20, marks=pytest.mark.slow), ("tmpfs", 4)]
+)
 async def test_leftovers_are_removed_whenever_the_process_was_killed(
     tmp_path: Path, upper: str, least: int
 ):

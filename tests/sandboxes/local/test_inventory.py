@@ -161,6 +161,7 @@ def _set(file: Path, attribute: str) -> bool:
     return subprocess.run(["chattr", attribute, file], check=False).returncode == 0
 
 
+@pytest.mark.slow  # waits for the retries
 async def test_a_failed_removal_names_the_path(
     tmp_path: Path, other: Living, inventory: LocalInventory
 ):
