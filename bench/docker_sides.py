@@ -227,14 +227,11 @@ class Plimsoll:
     def side(self, pool: str, on_stats: Callable[[int, PoolStats], None]) -> Side:
         async def measure(times: int, at_once: int) -> Sample:
             run = EvalRun.prepare(self._request(pool, times, at_once))
-            await run.backend.__aenter__()
             clock = Clock(self._daemon)
-            try:
-                await run.evaluation.run()
-            finally:
-                await run.backend.__aexit__(None, None, None)
+            await run.run()
             sample = clock.sample(times * TASKS)
-            on_stats(at_once, run.backend.stats)
+            if run.pool is not None:
+                on_stats(at_once, run.pool)
             summary = run.finish()
             if summary.graded != sample.trials or summary.mean_reward != 1:
                 said = {row.reason or f"reward {row.reward}" for row in summary.results}

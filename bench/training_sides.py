@@ -192,9 +192,8 @@ def _trials(directory: RunDirectory, work: Work) -> Trials:
     rows = [row for row in rows if row.verdict == "graded"]
     files = [directory.rollout(row.task, row.ticket) / "verdict.json" for row in rows]
     verdicts = [msgspec.json.decode(file.read_bytes(), type=VerdictFile) for file in files]
-    asked = [
-        sum(exchange.seconds for exchange in read_stored(row.trajectory).exchanges) for row in rows
-    ]
+    files = [directory.stored(row.trajectory) for row in rows]
+    asked = [sum(exchange.seconds for exchange in read_stored(file).exchanges) for file in files]
 
     def mean(*names: str) -> float:
         return statistics.mean(sum(each.phases.get(n, 0.0) for n in names) for each in verdicts)

@@ -4,6 +4,9 @@ One of its workers, with its server for an agent's requests, and a client that g
 a trainer would. The agent is the same as for Plimsoll, and also runs in the worker.
 """
 
+# verifiers is installed by hand.
+# pyright: reportMissingImports=false
+
 import asyncio
 import gc
 import os
