@@ -5,12 +5,13 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from parts import need
 from plimsoll.ledger.events import Finished
 from plimsoll.ledger.journal.journal import Journal
 
@@ -188,3 +189,36 @@ def test_an_eval_with_changed_tasks_is_not_resumed(
     again = plimsoll("resume", str(run))
     assert again.returncode == 2
     assert "cannot be resumed" in again.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 400 KB for run directories."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    need("mount", None if done.returncode == 0 else done.stderr.strip())
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_with_the_command_to_continue_and_nothing_is_lost(
+    write_task: WriteTask, plimsoll: Plimsoll, small_disk: Path
+):
+    for place in range(10):
+        write_task(f"t{place}", solve="head -c 40000 /dev/urandom | base64")
+    run = small_disk / "night"
+    ended = plimsoll("eval", "tasks", "--out", str(run), "--concurrency", "2")
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert f"continue: plimsoll resume {run}" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("plimsoll: cannot write ")
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    resumed = plimsoll("resume", str(run), "--json")
+    assert "Traceback" not in resumed.stderr
+    told = json.loads(resumed.stdout)
+    assert (told["trials"], told["graded"], told["mean_reward"]) == (10, 10, 1.0)
+    checked = plimsoll("ledger", str(run), "--check")
+    assert checked.returncode == 0, checked.stdout

@@ -1,6 +1,8 @@
 """`plimsoll eval` in the foreground. Results go to stdout, everything else to stderr."""
 
-from collections.abc import Sequence
+import contextlib
+import shlex
+from collections.abc import Generator, Sequence
 
 import click
 import msgspec
@@ -12,12 +14,14 @@ from plimsoll.cli.terminal.interrupts import Interrupts, RemoteSandboxes
 from plimsoll.cli.terminal.progress import showing_progress
 from plimsoll.cli.views.evaluation import closing, first_line
 from plimsoll.cli.views.text import plain
+from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.evaluation.eval_run import EvalRun, exit_code
+from plimsoll.runs.evaluation.trial_run import TrialSetRun
 from plimsoll.runs.files.results import Summary
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.workers.worker.backends import BACKENDS
 
-__all__ = ["evaluate", "remote_sandboxes", "warn_of_unknown_keys"]
+__all__ = ["evaluate", "naming_resume", "remote_sandboxes", "warn_of_unknown_keys"]
 
 SHOWN_UNKNOWN_KEYS = 10
 
@@ -32,14 +36,28 @@ def evaluate(run: EvalRun, *, as_json: bool) -> int:
     with Interrupts(
         sandboxes=remote_sandboxes(request.backend, run.directory.name, err)
     ) as interrupts:
-        try:
-            interrupts.run(_run(run, err))
-        finally:
-            summary = run.finish()
+        with naming_resume(run, err):
+            try:
+                interrupts.run(_run(run, err))
+            finally:
+                summary = run.finish()
         if as_json:
             click.echo(msgspec.json.encode(summary))
         _end(run, summary, out, interrupted=interrupts.signal is not None)
         return exit_code(summary) if interrupts.exit_code is None else interrupts.exit_code
+
+
+@contextlib.contextmanager
+def naming_resume(run: TrialSetRun, err: Console) -> Generator[None]:
+    """If an error ends a run that has begun, print the command that continues it."""
+    try:
+        yield
+    except PlimsollError:
+        if run.has_begun:
+            command = shlex.join(("plimsoll", "resume", str(run.directory.path)))
+            said = f"ended by an error · finished trials are kept · continue: {command}"
+            err.print(Text(said, style="yellow"), soft_wrap=True)
+        raise
 
 
 def remote_sandboxes(backend: str, run: str, err: Console) -> RemoteSandboxes | None:

@@ -11,7 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import MIN_WIDTH, console, print_all
-from plimsoll.cli.terminal.evaluation import remote_sandboxes, warn_of_unknown_keys
+from plimsoll.cli.terminal.evaluation import (
+    naming_resume,
+    remote_sandboxes,
+    warn_of_unknown_keys,
+)
 from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.cli.terminal.progress import showing_progress
 from plimsoll.cli.views.evaluation import first_line, pace
@@ -38,10 +42,11 @@ def validate(run: ValidateRun, *, as_json: bool) -> int:
     with Interrupts(
         sandboxes=remote_sandboxes(request.backend, run.directory.name, err)
     ) as interrupts:
-        try:
-            interrupts.run(_run(run, err))
-        finally:
-            report = run.finish()
+        with naming_resume(run, err):
+            try:
+                interrupts.run(_run(run, err))
+            finally:
+                report = run.finish()
         if as_json:
             click.echo(msgspec.json.encode(report))
         print_all(out, _closing(run, report, interrupted=interrupts.signal is not None))
