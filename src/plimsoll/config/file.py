@@ -10,6 +10,7 @@ A relative path is relative to the file. An unknown key is an error.
 
 import difflib
 import tomllib
+from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from plimsoll.core.errors import UsageError
 from plimsoll.core.host_names import check_host_names
 from plimsoll.core.toml_lines import KeyPath, line_of, show_key
 
-__all__ = ["Config", "load_config", "location"]
+__all__ = ["Config", "absolute_scripts", "load_config", "location"]
 
 _EXPECTED = {
     "string_type": "text",
@@ -165,6 +166,16 @@ def load_config(file: Path | None) -> Config:
     return _resolved(config, file, text)
 
 
+def absolute_scripts(urls: Iterable[str], base: Path) -> tuple[str, ...]:
+    """The URLs of a policy, with the absolute paths of scripts."""
+    return tuple(
+        f"{_SCRIPT}{base / Path(url.removeprefix(_SCRIPT)).expanduser()}"
+        if url.startswith(_SCRIPT)
+        else url
+        for url in urls
+    )
+
+
 def _resolved(config: Config, file: Path, text: str) -> Config:
     """Make paths absolute and check values that depend on each other or on the host."""
     base = file.resolve().parent
@@ -180,10 +191,7 @@ def _resolved(config: Config, file: Path, text: str) -> Config:
         changed[name] = table.model_copy(update=paths)
     roots = {name: str(base / Path(root).expanduser()) for name, root in config.local.roots.items()}
     changed["local"] = changed["local"].model_copy(update={"roots": roots})
-    urls = tuple(
-        f"{_SCRIPT}{absolute(url.removeprefix(_SCRIPT))}" if url.startswith(_SCRIPT) else url
-        for url in config.policy.urls
-    )
+    urls = absolute_scripts(config.policy.urls, base)
     changed["policy"] = config.policy.model_copy(update={"urls": urls})
     stored = config.storage.trajectories
     if stored is not None and "://" not in stored:

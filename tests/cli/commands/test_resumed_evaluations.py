@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from parts import need
 from plimsoll.ledger.events import Finished
 from plimsoll.ledger.journal.journal import Journal
+from ray_nodes import ray_cluster
 
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
@@ -55,15 +57,28 @@ def started_run(tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [
-        pytest.param((), id="in process"),
-        pytest.param(("--workers", "2"), id="two workers", marks=pytest.mark.slow),
-    ],
+@pytest.fixture(
+    params=["in process", pytest.param("two workers", marks=pytest.mark.slow), "ray"],
 )
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """Options for the kind of workers."""
+    if request.param != "ray":
+        yield ("--workers", "2") if request.param == "two workers" else ()
+        return
+    request.getfixturevalue("ray_part")
+    with ray_cluster() as cluster:
+        cluster.add_node(num_cpus=2)
+        config = f'[workers.ray]\naddress = "{cluster.address}"\nresources = {{ CPU = 1 }}\n'
+        (tmp_path / "plimsoll.toml").write_text(config)
+        yield ("--workers", "2", "--engine", "ray")
+
+
 def test_a_killed_eval_is_resumed_and_runs_no_finished_trial_again(
-    write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path, workers: tuple[str]
+    write_task: WriteTask,
+    start: Start,
+    plimsoll: Plimsoll,
+    tmp_path: Path,
+    workers: tuple[str, ...],
 ):
     slow_tasks(write_task, 4)
     process = start("eval", "tasks", "--attempts", "2", "--concurrency", "2", *workers)
@@ -222,3 +237,23 @@ def test_a_full_disk_ends_with_the_command_to_continue_and_nothing_is_lost(
     assert (told["trials"], told["graded"], told["mean_reward"]) == (10, 10, 1.0)
     checked = plimsoll("ledger", str(run), "--check")
     assert checked.returncode == 0, checked.stdout
+
+
+def test_an_eval_with_a_script_can_be_resumed_from_another_folder(
+    write_task: WriteTask, start: Start, tmp_path: Path
+):
+    slow_tasks(write_task, 2)
+    (tmp_path / "policy.toml").write_text('[[turns]]\nrun = "sleep 0.5"\n')
+    asked = ("--agent", "shell", "--policy", "scripted:policy.toml", "--concurrency", "1")
+    process = start("eval", "tasks", "--attempts", "3", *asked)
+    run = started_run(tmp_path)
+    wait_for(lambda: len(rows(run)) >= 1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (tmp_path / "elsewhere").mkdir()
+    resume = [sys.executable, "-m", "plimsoll", "resume", str(run), "--json"]
+    ended = subprocess.run(
+        resume, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False, timeout=240
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["graded"] == 6

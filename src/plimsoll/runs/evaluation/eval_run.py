@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from plimsoll.agents.registry import make_agent
-from plimsoll.config.file import Config, load_config
+from plimsoll.config.file import Config, absolute_scripts, load_config
 from plimsoll.config.run import default_concurrency
 from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
@@ -85,6 +85,11 @@ class Request:
     def placement(self) -> Placement:
         return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
 
+    def absolute(self) -> "Request":
+        """The same request from any working directory."""
+        policy = absolute_scripts(self.policy, Path.cwd())
+        return replace(self, path=self.path.absolute(), policy=policy)
+
     def command(self, *, keep_going: bool) -> str:
         """The command line that repeats the evaluation, in a new folder."""
         usual = default_concurrency()
@@ -158,7 +163,7 @@ class EvalRun(TrialSetRun):
             plan,
             groups,
             breaker=Breaker(watched),
-            request=request,
+            request=request.absolute(),
             placement=request.placement,
             out=request.out,
             kind="eval",
@@ -168,6 +173,8 @@ class EvalRun(TrialSetRun):
     @classmethod
     def prepare(cls, request: Request, *, resumes: bool = False) -> "EvalRun":
         """Check everything that can be checked before anything is started."""
+        if request.placement.is_elsewhere:
+            request = request.absolute()
         config = _effective(request, load_config(request.config))
         agent = make_agent(request.agent, layer=request.layer or config.agents.folder)
         # With the options of the command line: an agent without a policy takes no --policy.
@@ -187,7 +194,7 @@ class EvalRun(TrialSetRun):
             skip_quarantined=request.skip_quarantined,
         )
         tasks, left_out = candidates.admit(policy, request.validate_command())
-        if request.placement.engine != "ray":  # workers of a cluster are on other hosts
+        if not request.placement.is_elsewhere:
             check_compose(request.backend, tasks)
         canaries = candidates.canaries(tasks, request.canary_every, len(tasks) * request.attempts)
         # Before the directory is made: a run without a policy leaves no files behind.

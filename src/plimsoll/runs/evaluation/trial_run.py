@@ -61,6 +61,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     def in_process(self) -> bool:
         return self.workers is None and self.engine is None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if workers may be on other hosts, or have another working directory."""
+        return self.engine == "ray"
+
 
 def evaluation_config(config: Config, placement: Placement, **run: object) -> Config:
     """The config of a run with these keys of [run] and the workers of the placement."""

@@ -147,9 +147,11 @@ class ValidateRun(TrialSetRun):
     @classmethod
     def prepare(cls, request: ValidateRequest, out: Path | None = None) -> "ValidateRun":
         """Check everything that can be checked before anything is started."""
+        if request.placement.is_elsewhere:
+            request = replace(request, path=request.path.absolute())
         config = load_config(request.config)
         loaded = load_tasks(request.path, request.pattern)
-        if request.placement.engine != "ray":  # workers of a cluster are on other hosts
+        if not request.placement.is_elsewhere:
             check_compose(request.backend, loaded.tasks)
         RecordFolder.of(request.path, request.out).check_writable()
         return cls(request, config, loaded, out=out, resumes=out is not None)
