@@ -55,7 +55,9 @@ class Rollouts(RunSession):
     `trains`: the caller trains, so after a crash the run returns to the last checkpoint, or to its
     start without one. Otherwise all versions are equivalent, and no step is undone.
 
-    `urls`, `key` and `model`: the policy's servers, if the caller serves the policy itself.
+    `name` begins the name of a new directory if `out` is None; by default it is the name of the
+    config file. `urls`, `key` and `model`: the policy's servers, if the caller serves the policy
+    itself.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Rollouts(RunSession):
         config: Config | Path | str,
         *,
         out: Path | str | None = None,
+        name: str | None = None,
         trains: bool = True,
         keep_going: bool = False,
         prepare: Prepare | None = None,
@@ -70,11 +73,12 @@ class Rollouts(RunSession):
         key: str | None = None,
         model: str | None = None,
     ) -> None:
-        file = None if isinstance(config, Config) else Path(config)
+        if not isinstance(config, Config):
+            name = name or Path(config).stem
+            config = load_config(Path(config))
         served = ServedPolicy(urls, key, model) if urls else None
-        plan = Plan.make(config if isinstance(config, Config) else load_config(file), served)
-        kind = "run" if file is None else file.stem
-        super().__init__(plan, out=None if out is None else Path(out), kind=kind)
+        plan = Plan.make(config, served)
+        super().__init__(plan, out=None if out is None else Path(out), kind=name or "run")
         self._trains = trains
         self._keep_going = keep_going
         self._prepare = prepare

@@ -1,6 +1,6 @@
 """A run that trains: a policy, rollouts, a learner, and the loop over them.
 
-    trainer = Trainer(Path("run.toml"))
+    trainer = Trainer(load_config(Path("run.toml")))
     await trainer.run()
     print(trainer.summary)
 
@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from plimsoll.config.file import Config, load_config
+from plimsoll.config.file import Config
 from plimsoll.config.training import TrainingConfig
 from plimsoll.ledger.journal.location import has_ledger
 from plimsoll.runs.files.status import RunSummary
@@ -46,9 +46,8 @@ OnRollouts = Callable[[Rollouts], None]
 _log = logging.getLogger(__name__)
 
 
-def follow_rank_zero(file: Path) -> None:
+def follow_rank_zero(config: Config) -> None:
     """Run a rank other than the first: execute its commands until it closes."""
-    config = load_config(file)
     execute_commands(_learner(config))
 
 
@@ -110,13 +109,21 @@ def _ignore(rollouts: Rollouts) -> None:
 class Trainer:
     """Trains the policy of one config. Not reusable."""
 
-    def __init__(self, file: Path, *, out: Path | None = None, keep_going: bool = False) -> None:
-        self.config = load_config(file)
+    def __init__(
+        self,
+        config: Config,
+        *,
+        out: Path | None = None,
+        name: str = "run",
+        keep_going: bool = False,
+    ) -> None:
+        """`name` begins the name of a new directory, if `out` is None."""
+        self.config = config
         check_sinks(self.config.metrics)
         self.rollouts: Rollouts | None = None
         self.description = ""
         """The policy, its size and its device, once the model is loaded."""
-        self._file = file
+        self._name = name
         self._out = out
         self._keep_going = keep_going
         self._folder = model_folder(self.config.training)
@@ -212,8 +219,9 @@ class Trainer:
 
     def _make_rollouts(self, local_policy: Policy | None) -> Rollouts:
         return Rollouts(
-            self._file,
+            self.config,
             out=self._out,
+            name=self._name,
             keep_going=self._keep_going,
             urls=() if local_policy is None else local_policy.urls,
             key=None if local_policy is None else local_policy.key,

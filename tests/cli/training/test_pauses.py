@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from training_files import GRADE, write_training
 
+from plimsoll.config.file import load_config
 from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.training.trainer import Trainer
 
@@ -24,5 +25,5 @@ async def test_workers_are_notified_of_each_publish_and_its_mode(
     monkeypatch.chdir(tmp_path)
     write_task("a", test=GRADE)
     file = write_training(tmp_path, training={"updating": "drain"}, steps=2, batch_groups=1)
-    await Trainer(file, out=tmp_path / "run").run()
+    await Trainer(load_config(file), out=tmp_path / "run").run()
     assert told == [(True, True), (False, False)] * 2

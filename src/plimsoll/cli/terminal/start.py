@@ -48,16 +48,18 @@ class RolloutRun:
 
 def start_run(config: Path, *, out: Path | None, keep_going: bool, as_json: bool) -> int:
     """Start or resume the run of a config and return the exit status."""
-    if load_config(config).training.policy is None:
-        rollouts = Rollouts(config, out=out, trains=False, keep_going=keep_going)
+    loaded, name = load_config(config), config.stem
+    if loaded.training.policy is None:
+        rollouts = Rollouts(loaded, out=out, name=name, trains=False, keep_going=keep_going)
         return run_in_foreground(RolloutRun(rollouts), as_json=as_json)
     _check_installed()
     # Imported here: a run without training needs no torch.
     from plimsoll.cli.terminal.training_run import TrainingRun, follow
 
     if int(os.environ.get("RANK", "0")):
-        return follow(config)
-    return run_in_foreground(TrainingRun(config, out=out, keep_going=keep_going), as_json=as_json)
+        return follow(loaded)
+    run = TrainingRun(loaded, out=out, name=name, keep_going=keep_going)
+    return run_in_foreground(run, as_json=as_json)
 
 
 def _check_installed() -> None:

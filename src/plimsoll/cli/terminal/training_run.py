@@ -5,13 +5,14 @@ from pathlib import Path
 
 from plimsoll.cli.terminal.console import Screen
 from plimsoll.cli.views.run import print_begin, print_plan
+from plimsoll.config.file import Config
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.training.trainer import Trainer, follow_rank_zero
 
 __all__ = ["TrainingRun", "follow"]
 
 
-def follow(config: Path) -> int:
+def follow(config: Config) -> int:
     """Run a torchrun rank other than the first. It prints nothing."""
     # A terminal sends Ctrl-C to all ranks: the first one ends the others in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -22,8 +23,8 @@ def follow(config: Path) -> int:
 class TrainingRun:
     """A run that trains on its batches."""
 
-    def __init__(self, config: Path, *, out: Path | None, keep_going: bool) -> None:
-        self._trainer = Trainer(config, out=out, keep_going=keep_going)
+    def __init__(self, config: Config, *, out: Path | None, name: str, keep_going: bool) -> None:
+        self._trainer = Trainer(config, out=out, name=name, keep_going=keep_going)
 
     @property
     def rollouts(self) -> Rollouts | None:
