@@ -1,6 +1,7 @@
 """Faults of the host: each is one clear error, in time, and leaves nothing."""
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -12,8 +13,12 @@ import pytest
 
 from parts import need, spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.channel import Channel
+from plimsoll.sandboxes.local.host import resources
+from plimsoll.sandboxes.local.host.removal_queue import RemovalQueue
+from plimsoll.sandboxes.local.host.resources import HostResources
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource
 from plimsoll.testing.waiting import until
 
@@ -135,6 +140,7 @@ async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_le
     failed = 0
     try:
         for spare in range(12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             used = len(list(Path("/proc/self/fd").iterdir())) - 1
             resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
             try:
@@ -152,6 +158,30 @@ async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_le
     new = idle_groups() - groups
     await asyncio.sleep(0.5)
     assert new & idle_groups() == set()
+
+
+async def test_a_folder_that_cannot_be_removed_without_descriptors_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tries = iter([errno.EMFILE, errno.EMFILE, 0])
+
+    def kill(*_: object) -> None:
+        if code := next(tries):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(resources, "kill_survivors", kill)
+    warnings: list[str] = []
+    removals = RemovalQueue(warnings.append, lambda: False)
+    folder = tmp_path / "abc"
+    (folder / "upper").mkdir(parents=True)
+    ours, theirs = socket.socketpair()
+    theirs.close()  # the sandbox ended without a word
+    held = HostResources(folder, this_process(), None, ours, removals)
+    with pytest.raises(OSError, match="Too many open files"):
+        await held.release()
+    await removals.close()
+    assert list(tmp_path.iterdir()) == []
+    assert (warnings, list(tries)) == ([], [])
 
 
 async def test_a_strict_umask_does_not_close_the_sandbox_to_other_users(home: Path, tmp_path: Path):

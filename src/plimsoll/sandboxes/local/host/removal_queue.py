@@ -6,14 +6,17 @@ folders that a killed process left behind.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plimsoll.core.cancellation import run_to_completion
+from plimsoll.core.errors import SandboxError
 from plimsoll.sandboxes.trees.removal import remove_folder
 
 __all__ = ["RemovalQueue"]
@@ -24,6 +27,9 @@ _THREADS = 2
 _MAX_QUEUED = 64
 """Backpressure: with so many folders queued, the next close waits."""
 _NICENESS = 5
+_STAGE_SECONDS = 30.0
+"""The time for the cause of a failed staging to pass, for example exhausted descriptors."""
+_POLL_SECONDS = 0.05
 
 
 class RemovalQueue:
@@ -44,14 +50,15 @@ class RemovalQueue:
 
     async def remove(self, folder: Path) -> None:
         """Queue a folder for removal. Waits if the disk is nearly full or the queue is long."""
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, self._remove, folder)
-        self._queued.add(work)
-        work.add_done_callback(self._queued.discard)
+        work = self._queue(functools.partial(self._remove, folder))
         if self._is_disk_low():
             await asyncio.wait([work])
         while len(self._queued) > _MAX_QUEUED:
             await asyncio.wait(self._queued, return_when=asyncio.FIRST_COMPLETED)
+
+    def remove_later(self, folder: Path, stage: Callable[[], Path]) -> None:
+        """Queue a folder that cannot be staged for removal now. `stage` is tried until it works."""
+        self._queue(functools.partial(self._stage_and_remove, folder, stage))
 
     async def drain(self) -> None:
         """Wait until all folders are removed."""
@@ -63,15 +70,40 @@ class RemovalQueue:
         await run_to_completion(self.drain())
         self._threads.shutdown()
 
+    def _queue(self, work: Callable[[], None]) -> "asyncio.Future[None]":
+        queued = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._queued.add(queued)
+        queued.add_done_callback(self._queued.discard)
+        return queued
+
+    def _stage_and_remove(self, folder: Path, stage: Callable[[], Path]) -> None:
+        deadline = time.monotonic() + _STAGE_SECONDS
+        while True:
+            try:
+                folder = stage()
+                break
+            except SandboxError as error:  # a process does not die: its files stay
+                self._warn(str(error))
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:  # a process may be alive: its files stay
+                    self._warn_of(folder, error)
+                    return
+                time.sleep(_POLL_SECONDS)
+        self._remove(folder)
+
     def _remove(self, folder: Path) -> None:
         try:
             remove_folder(folder)
         except OSError as error:
-            _log.warning("%s could not be removed: %s", folder, error)
-            self._warn(
-                f"folders of closed sandboxes are left in {folder.parent}: {error.strerror}; "
-                "fix the cause, then run plimsoll clean"
-            )
+            self._warn_of(folder, error)
+
+    def _warn_of(self, folder: Path, error: OSError) -> None:
+        _log.warning("%s could not be removed: %s", folder, error)
+        self._warn(
+            f"folders of closed sandboxes are left in {folder.parent}: {error.strerror}; "
+            "fix the cause, then run plimsoll clean"
+        )
 
 
 def _lower_priority() -> None:

@@ -7,6 +7,7 @@ folder may lack `meta.json`. So the leftovers of a killed process can be recogni
 
 import asyncio
 import contextlib
+import functools
 import socket
 from pathlib import Path
 
@@ -79,7 +80,13 @@ class HostResources:
         """
         with self._liveness:
             ended, monitor = await self._wait_for_end()
-            staged = await asyncio.to_thread(self._stage_removal, ended, monitor)
+            stage = functools.partial(self._stage_removal, ended, monitor)
+            try:
+                staged = await asyncio.to_thread(stage)
+            except OSError:
+                # For example no free descriptor: close does not wait for one.
+                self._removals.remove_later(self._folder, stage)
+                raise
         await self._removals.remove(staged)
 
     async def _wait_for_end(self) -> tuple[bool, int | None]:
