@@ -1,6 +1,7 @@
 """`steps.jsonl`: one line per step, in order, after any crash."""
 
 import json
+import resource
 from pathlib import Path
 
 import msgspec
@@ -67,6 +68,21 @@ def test_a_line_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path)
     (tmp_path / "steps.jsonl").mkdir()
     with pytest.raises(UsageError, match=r"cannot write .*steps.jsonl.*--out"):
         StepsFile(tmp_path / "steps.jsonl").write(line(1), is_complete=True)
+
+
+def test_a_full_disk_keeps_the_preliminary_line_of_a_step(tmp_path: Path):
+    path = tmp_path / "steps.jsonl"
+    file = StepsFile(path)
+    file.write(line(1), is_complete=True)
+    file.write(line(2), is_complete=False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            file.write(line(2, 0.123456789), is_complete=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert rewards(path) == [(1, 0.5), (2, 0.5)]
 
 
 def test_a_rate_counts_the_phases_and_not_the_time_between_steps():

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -134,20 +135,35 @@ class StepsFile:
         self._path = path
         self._end: int | None = None
         """The size of the lines of finished steps, in bytes; None before the first write."""
+        self._preliminary = b""
+        """The line after them, of a step that is not finished."""
 
     def write(self, step: Step, *, is_complete: bool) -> None:
         """Write a line after those of finished steps. Raises `UsageError` if the disk fails."""
         data = msgspec.json.encode(step) + b"\n"
         with writing(self._path):
             self._path.touch()
-            with self._path.open("r+b") as file:
+            with self._path.open("r+b", buffering=0) as file:
                 if self._end is None:
                     self._end = file.seek(0, os.SEEK_END)
-                file.seek(self._end)
-                file.write(data)
-                file.truncate()
+                try:
+                    _replace_end(file, self._end, data)
+                except OSError:
+                    with contextlib.suppress(OSError):  # the step may be committed: keep its line
+                        _replace_end(file, self._end, self._preliminary)
+                    raise
+        self._preliminary = b"" if is_complete else data
         if is_complete:
             self._end += len(data)
+
+
+def _replace_end(file: FileIO, begin: int, data: bytes) -> None:
+    """Replace everything from `begin` on."""
+    file.seek(begin)
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+    file.truncate()
 
 
 class _Numbered(msgspec.Struct):
