@@ -1,9 +1,9 @@
 """Benchmark of trials on Docker: Plimsoll, plain calls of the Docker API, and Harbor.
 
 Eight trivial tasks, solved by the oracle. Each round measures every side once, so that a busy
-machine affects them equally; compare ratios. The plain script does only what every trial needs:
-create, start, three commands, remove. Harbor is measured if it is installed, with the `docker`
-command and Compose V2.
+machine affects them equally; compare ratios. The plain script makes only the calls that every trial
+needs: create, start, three commands, remove. Harbor is measured if it is installed, with the
+`docker` command and Compose V2.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from docker_sides import (
     Plimsoll,
     Sample,
     Side,
-    why_no_harbor,
+    harbor_problem,
     write_tasks,
 )
 from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
@@ -47,7 +47,7 @@ NAN = float("nan")
 def batches(side: str, at_once: int) -> int:
     """The number of repetitions of the tasks in one measurement.
 
-    Enough that the one-time cost of the first and the last containers is small.
+    It is large enough that the cost of the first and the last containers is small.
     """
     if side in (HARBOR, HARBOR_NO_GRACE):
         return 1
@@ -86,9 +86,9 @@ class Results:
         return max((rate for rate in rates if not math.isnan(rate)), default=NAN)
 
 
-def waits(said: list[PoolStats], kind: str) -> tuple[float, float]:
+def lease_times(rounds: list[PoolStats], kind: str) -> tuple[float, float]:
     """Lease times in milliseconds: the median of the rounds' p50, and the worst p99."""
-    figures: list[Quantiles | None] = [getattr(stats, kind) for stats in said]
+    figures: list[Quantiles | None] = [getattr(stats, kind) for stats in rounds]
     found = [one for one in figures if one is not None]
     if not found:
         return NAN, NAN
@@ -118,8 +118,8 @@ def show_trials(console: Console, results: Results) -> None:
     table = Table("side", box=None, pad_edge=False)
     for at_once in CONCURRENCY:
         table.add_column(f"{at_once} at once:\ntrials/min", justify="right")
-        table.add_column("CPU ms\na trial", justify="right")
-        table.add_column("daemon's", justify="right")
+        table.add_column("CPU ms\nper trial", justify="right")
+        table.add_column("daemon CPU\nms per trial", justify="right")
     table.add_column(f"{HIGHEST} at once:\n× plain", justify="right")
     table.add_column("\n× harbor", justify="right")
     plain = results.median(COLD, HIGHEST, "per_minute")
@@ -137,22 +137,25 @@ def show_leases(console: Console, results: Results) -> None:
     table = Table("leases, ms", box=None, pad_edge=False)
     for heading in ("cold p50", "p99", "warm p50", "p99"):
         table.add_column(heading, justify="right")
-    for kind, said in (
+    for kind, rounds in (
         ("one by one", results.idle),
         (f"{HIGHEST} at once", results.busy),
     ):
         for name in POOLS:
-            cells = [*waits(said[name], "wait_cold"), *waits(said[name], "wait_warm")]
+            cells = [
+                *lease_times(rounds[name], "wait_cold"),
+                *lease_times(rounds[name], "wait_warm"),
+            ]
             shown = ["-" if math.isnan(one) else f"{one:,.1f}" for one in cells]
             table.add_row(f"{name}, {kind}", *shown)
     console.print(table)
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class Target:
     """A target and the measured value."""
 
-    what: str
+    name: str
     value: float
     bound: float
     at_least: bool
@@ -160,24 +163,26 @@ class Aim:
     def __str__(self) -> str:
         sign = "≥" if self.at_least else "≤"
         if math.isnan(self.value):
-            return f"not measured: {self.what} ({sign} {self.bound:g})"
+            return f"not measured: {self.name} ({sign} {self.bound:g})"
         met = self.value >= self.bound if self.at_least else self.value <= self.bound
         verdict = "pass" if met else "MISS"
-        return f"{verdict}  {self.what}: {self.value:.2f} ({sign} {self.bound:g})"
+        return f"{verdict}  {self.name}: {self.value:.2f} ({sign} {self.bound:g})"
 
 
-def aims(results: Results) -> list[Aim]:
+def targets(results: Results) -> list[Target]:
     fresh = results.median(NONE, HIGHEST, "per_minute")
     leases = [results.idle[name] for name in (FRESH, RESET)]
-    warm = worst(waits(said, "wait_warm")[0] for said in leases)
+    warm = worst(lease_times(rounds, "wait_warm")[0] for rounds in leases)
     cpu = worst(results.median(name, HIGHEST, "cpu_ms") for name in POOLS)
     plain = results.median(COLD, HIGHEST, "per_minute")
     return [
-        Aim("no pool, beside the plain script", fresh / plain, 0.7, True),
-        Aim("no pool, beside Harbor's better figure", fresh / results.best_of_harbor, 6, True),
-        Aim("pool reset, trials/min", results.median(RESET, HIGHEST, "per_minute"), 400, True),
-        Aim("warm lease p50 ms, of either pool", warm, 50, False),
-        Aim("CPU of Plimsoll ms a trial, the most of its sides", cpu, 50, False),
+        Target("no pool, relative to the plain script", fresh / plain, 0.7, True),
+        Target(
+            "no pool, relative to Harbor's better side", fresh / results.best_of_harbor, 6, True
+        ),
+        Target("pool reset, trials/min", results.median(RESET, HIGHEST, "per_minute"), 400, True),
+        Target("warm lease p50 of the slower pool, ms", warm, 50, False),
+        Target("CPU per trial of Plimsoll's worst side, ms", cpu, 50, False),
     ]
 
 
@@ -186,7 +191,12 @@ async def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--host", help="the daemon's unix socket, as in DOCKER_HOST")
     parser.add_argument("--harbor", metavar="PROGRAM", default="harbor")
-    parser.add_argument("--harbor-rounds", type=int, default=1, help="it takes minutes a round")
+    parser.add_argument(
+        "--harbor-rounds",
+        type=int,
+        default=1,
+        help="rounds that include Harbor, which takes minutes",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     url = options.host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
@@ -202,7 +212,7 @@ async def main() -> None:
             sides: dict[str, Side] = {COLD: plain.cold, REUSED: plain.reused}
             for name, pool in POOLS.items():
                 sides[name] = plimsoll.side(pool, results.add_busy(name))
-            if (reason := why_no_harbor(options.harbor)) is None:
+            if (reason := harbor_problem(options.harbor)) is None:
                 harbor = Harbor(options.harbor, root, url, daemon)
                 console.print(f"harbor {harbor.version}")
                 sides[HARBOR] = harbor.side()
@@ -214,8 +224,8 @@ async def main() -> None:
     console.print()
     show_leases(console, results)
     console.print()
-    for aim in aims(results):
-        console.print(str(aim))
+    for target in targets(results):
+        console.print(str(target))
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
 

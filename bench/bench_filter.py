@@ -60,7 +60,9 @@ def main() -> None:
     console = Console()
     console.print(table)
     installs = [_install_seconds(program) for _ in range(options.rounds)]
-    console.print(f"installing it, once a sandbox: {statistics.median(installs) * 1e6:.0f} µs")
+    console.print(
+        f"installing the filter, once per sandbox: {statistics.median(installs) * 1e6:.0f} µs"
+    )
 
 
 def _run(argv: list[str], program: bytes, filtered: bool) -> float:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway_cases import CASES, Case
-from gateway_load import Job, Took, Where
+from gateway_load import Address, Job, Timings
 from gateway_sides import Direct, LiteLLM, Load, Ours, PassThrough, Server, upstream
 
 DIRECT, PASS, LITELLM, OURS = "direct", "pass-through", "LiteLLM", "ours"
@@ -41,14 +41,14 @@ class Figures:
     whole: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
 
-    def busy(self, held: "Held") -> None:
-        requests = len(held.took.whole)
-        self.rates.append(requests / held.took.seconds)
-        self.cpu.append(held.cpu / requests * 1000)
+    def add_concurrent(self, finished: "Conversations") -> None:
+        requests = len(finished.timings.whole)
+        self.rates.append(requests / finished.timings.seconds)
+        self.cpu.append(finished.cpu / requests * 1000)
 
-    def alone(self, held: "Held") -> None:
-        self.whole += held.took.whole
-        self.first += held.took.first
+    def add_sequential(self, finished: "Conversations") -> None:
+        self.whole += finished.timings.whole
+        self.first += finished.timings.first
 
 
 Results = dict[tuple[str, str], Figures]
@@ -59,10 +59,10 @@ def percentile(values: list[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Conversations:
     """Finished conversations, and the CPU that the server spent on their requests."""
 
-    took: Took
+    timings: Timings
     cpu: float
 
 
@@ -76,37 +76,39 @@ class Bench:
     sessions: list[float] = field(default_factory=list[float])
     """CPU seconds of Plimsoll for opening and ending a session."""
 
-    def hold(self, server: Server, case: Case, count: int, turns: int, at_once: int) -> Held:
+    def converse(
+        self, server: Server, case: Case, count: int, turns: int, at_once: int
+    ) -> Conversations:
         first = server.process.cpu
-        places = server.open(count)
+        addresses = server.open(count)
         before = server.process.cpu
-        took = self.load.run(Job(case.name, places, at_once, turns))
+        timings = self.load.run(Job(case.name, addresses, at_once, turns))
         after = server.process.cpu
         server.end()
         if server.name == OURS:
             self.sessions.append((server.process.cpu - after + before - first) / count)
-        return Held(took, after - before)
+        return Conversations(timings, after - before)
 
     def measure(self, server: Server, case: Case, figures: Figures) -> None:
         share = 4 if self.quick else 1
         count, turns = max(case.conversations // share, AT_ONCE), case.turns
         if server.slow:
             count, turns = AT_ONCE, 3
-        held = self.hold(server, case, count, turns, AT_ONCE)
-        figures.busy(held)
+        finished = self.converse(server, case, count, turns, AT_ONCE)
+        figures.add_concurrent(finished)
         turns = 5 if server.slow or case.stream else case.turns
-        figures.alone(self.hold(server, case, 1, turns, 1))
+        figures.add_sequential(self.converse(server, case, 1, turns, 1))
 
-    def run(self, cases: list[Case], rounds: int, say: Callable[[str], None]) -> Results:
+    def run(self, cases: list[Case], rounds: int, report: Callable[[str], None]) -> Results:
         results: Results = {}
         for number in range(rounds):
             for case in cases:
-                say(f"round {number + 1} of {rounds}, {case.title}")
+                report(f"round {number + 1} of {rounds}, {case.title}")
                 for name, server in self.servers.items():
                     if not applies(case, name) or (server.slow and number):
                         continue
                     if not number:
-                        self.hold(server, case, 1, 2 if server.slow else case.turns, 1)
+                        self.converse(server, case, 1, 2 if server.slow else case.turns, 1)
                         server.check(case)
                     self.measure(server, case, results.setdefault((case.name, name), Figures()))
         return results
@@ -129,15 +131,15 @@ def base_of(case: Case, results: Results, side: str) -> Figures | None:
 def show(console: Console, cases: list[Case], results: Results) -> None:
     table = Table("case", "side", box=None, pad_edge=False)
     headings = ("requests/s", "p50 ms", "added", "p99", "added", "first byte", "added")
-    for heading in (*headings, "CPU s/1,000", "× pass-through", "aim"):
+    for heading in (*headings, "CPU s/1,000", "× pass-through", "target"):
         table.add_column(heading, justify="right")
     for case in cases:
         title = case.title
         for side in SIDES:
             if figures := results.get((case.name, side)):
-                told = row(figures, base_of(case, results, DIRECT), base_of(case, results, PASS))
-                aim = f"≤ {case.at_most:g}" if side == OURS and case.at_most else ""
-                table.add_row(title, side, *told, aim)
+                cells = row(figures, base_of(case, results, DIRECT), base_of(case, results, PASS))
+                target = f"≤ {case.at_most:g}" if side == OURS and case.at_most else ""
+                table.add_row(title, side, *cells, target)
                 title = ""
     console.print(table)
 
@@ -147,11 +149,11 @@ def row(figures: Figures, direct: Figures | None, base: Figures | None) -> list[
     for kind, share in (("whole", 0.5), ("whole", 0.99), ("first", 0.5)):
         value = 1000 * percentile(getattr(figures, kind), share)
         cells.append(f"{value:,.2f}")
-        known = direct is not None and direct is not figures
-        less = 1000 * percentile(getattr(direct, kind), share) if known else 0.0
-        cells.append(f"{value - less:+,.2f}" if known else "")
+        compared = direct is not None and direct is not figures
+        baseline = 1000 * percentile(getattr(direct, kind), share) if compared else 0.0
+        cells.append(f"{value - baseline:+,.2f}" if compared else "")
     if figures is direct:
-        # Counts the upstream there.
+        # The CPU of this side is the upstream's own.
         return [*cells, "", ""]
     cells.append(f"{statistics.median(figures.cpu):.3f}")
     return [*cells, f"{ratio(figures, base):.2f}" if base else ""]
@@ -178,18 +180,18 @@ def memory(bench: Bench, names: Iterable[str], requests: int) -> list[Memory]:
     for name in names:
         server = bench.servers[name]
         size = MEMORY_CASE.turns * (10 if server.slow else 1)
-        bench.hold(server, MEMORY_CASE, 2, MEMORY_CASE.turns, 2)
+        bench.converse(server, MEMORY_CASE, 2, MEMORY_CASE.turns, 2)
         before, count = server.process.megabytes, requests // size
         for _ in range(0, count, AT_ONCE):
-            bench.hold(server, MEMORY_CASE, AT_ONCE, MEMORY_CASE.turns, AT_ONCE)
-        held = -(-count // AT_ONCE) * AT_ONCE * MEMORY_CASE.turns
-        found.append(Memory(name, held, before, server.process.megabytes))
+            bench.converse(server, MEMORY_CASE, AT_ONCE, MEMORY_CASE.turns, AT_ONCE)
+        answered = -(-count // AT_ONCE) * AT_ONCE * MEMORY_CASE.turns
+        found.append(Memory(name, answered, before, server.process.megabytes))
     return found
 
 
 def show_memory(console: Console, found: list[Memory]) -> None:
-    table = Table("memory, 64 KB", box=None, pad_edge=False)
-    for heading in ("requests", "MB before", "after", "more"):
+    table = Table("memory, 64 KB bodies", box=None, pad_edge=False)
+    for heading in ("requests", "MB before", "after", "growth"):
         table.add_column(heading, justify="right")
     for each in found:
         cells = (f"{each.before:.1f}", f"{each.after:.1f}", f"{each.after - each.before:+.1f}")
@@ -197,24 +199,26 @@ def show_memory(console: Console, found: list[Memory]) -> None:
     console.print(table)
 
 
-def aims(cases: list[Case], results: Results, found: list[Memory]) -> Iterable[str]:
+def targets(cases: list[Case], results: Results, found: list[Memory]) -> Iterable[str]:
     for case in cases:
         ours, base = (results.get((case.name, side)) for side in (OURS, PASS))
         if ours is None or base is None:
             continue
         if case.at_most:
-            yield aim(f"{case.title}: CPU, × pass-through", ratio(ours, base), case.at_most)
+            yield target(f"{case.title}: CPU, × pass-through", ratio(ours, base), case.at_most)
         if case.dialect == "chat":
             later = percentile(ours.first, 0.5) - percentile(base.first, 0.5)
-            yield aim(f"{case.title}: first byte after the pass-through's, ms", 1000 * later, 2)
+            yield target(
+                f"{case.title}: first byte, later than the pass-through's, ms", 1000 * later, 2
+            )
     for each in found:
         if each.side == OURS:
-            what = f"memory after {each.requests:,} requests, MB more"
-            yield aim(what, each.after - each.before, 10)
+            title = f"memory growth over {each.requests:,} requests, MB"
+            yield target(title, each.after - each.before, 10)
 
 
-def aim(what: str, value: float, most: float) -> str:
-    return f"{'pass' if value <= most else 'MISS'}  {what}: {value:.2f} (≤ {most:g})"
+def target(title: str, value: float, most: float) -> str:
+    return f"{'pass' if value <= most else 'MISS'}  {title}: {value:.2f} (≤ {most:g})"
 
 
 def start(name: str, behind: int, folder: Path, direct: Direct) -> Server:
@@ -230,7 +234,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--only", action="append", choices=[case.name for case in CASES])
     parser.add_argument("--side", action="append", choices=SIDES)
-    parser.add_argument("--quick", action="store_true", help="a minute, without LiteLLM")
+    parser.add_argument("--quick", action="store_true", help="take about a minute, without LiteLLM")
     options = parser.parse_args()
     cases = [case for case in CASES if not options.only or case.name in options.only]
     names = options.side or [side for side in SIDES if not (options.quick and side == LITELLM)]
@@ -244,7 +248,7 @@ def main() -> None:
         servers: dict[str, Server] = {}
         for name in names:
             try:
-                server = start(name, behind, Path(made), Direct(DIRECT, process, Where(behind)))
+                server = start(name, behind, Path(made), Direct(DIRECT, process, Address(behind)))
             except OSError as problem:
                 console.print(f"{name}: left out, {problem}")
                 continue
@@ -261,9 +265,9 @@ def main() -> None:
         show_memory(console, found)
     if bench.sessions:
         cost = 1000 * statistics.median(bench.sessions)
-        console.print(f"opening and ending a session of ours: {cost:.2f} ms of CPU")
-    for told in aims(cases, results, found):
-        console.print(told)
+        console.print(f"opening and ending a session of Plimsoll: {cost:.2f} ms of CPU")
+    for line in targets(cases, results, found):
+        console.print(line)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ ORDER = DataOrder([f"task-{n}" for n in range(1000)])
 GOOD = Graded(1.0, Ending.SUBMITTED)
 
 
-class Nowhere:
+class EmptyHistory:
     """An empty history, for runs that never read it."""
 
     def about(self, subject: str) -> list[Event]:  # noqa: ARG002
@@ -44,7 +44,7 @@ class Nowhere:
 
 
 def accounts(settings: Settings, sink: Callable[[Event], None]) -> Accounts:
-    made = Accounts(Books(), sink, Nowhere(), time.time)
+    made = Accounts(Books(), sink, EmptyHistory(), time.time)
     made.configure(settings)
     return made
 
@@ -138,7 +138,7 @@ def decisions(batch: int, depth: int) -> dict[str, float]:
         began = time.perf_counter()
         run.admit(ORDER)
         took["admit"].append(time.perf_counter() - began)
-    return {name: 1000 * statistics.median(each) for name, each in took.items()}
+    return {name: 1000 * statistics.median(seconds) for name, seconds in took.items()}
 
 
 def long_journal(path: Path, events: int) -> tuple[int, float]:
@@ -190,25 +190,29 @@ def controller_turns(folder: Path, turns: int) -> None:
     """Measure the same turns with 1,000 and with 10,000 trials in flight."""
     found: list[Turn] = []
     for running in (1_000, 10_000):
-        place = folder / f"controller-{running}"
-        place.mkdir()
-        one = asyncio.run(controller_turn(place, running, turns))
+        run_folder = folder / f"controller-{running}"
+        run_folder.mkdir()
+        one = asyncio.run(controller_turn(run_folder, running, turns))
         found.append(one)
         figure = f"{one.median:.2f} ms, mean {one.mean:.2f}"
         line(f"controller turn, {running:,} running: CPU, median", figure)
-    line("the same, 10,000 over 1,000", f"{found[1].median / found[0].median:.1f} ×", "about 1 ×")
+    line(
+        "the same, 10,000 relative to 1,000",
+        f"{found[1].median / found[0].median:.1f} ×",
+        "about 1 ×",
+    )
 
 
-def line(what: str, figure: str, wanted: str = "") -> None:
-    print(f"{what:<54}{figure:>22}{wanted:>16}")
+def line(title: str, figure: str, target: str = "") -> None:
+    print(f"{title:<54}{figure:>22}{target:>16}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000, help="of the long journal")
-    parser.add_argument("--folder", type=Path, help="where to write, e.g. on a real disk")
+    parser.add_argument("--events", type=int, default=1_000_000, help="events in the long journal")
+    parser.add_argument("--folder", type=Path, help="folder for the journals, e.g. on a real disk")
     args = parser.parse_args()
-    line("", "measured", "wanted")
+    line("", "measured", "target")
     for groups in (10_000, 100_000):
         line(f"memory after {groups:,} consumed groups", f"{memory(groups):.1f} MB")
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
@@ -216,23 +220,23 @@ def main() -> None:
         for part in ("many", "durable", "steps"):
             (folder / part).mkdir()
         rate = asyncio.run(written_events(folder / "many", 512, 4000))
-        line("events written, 512 callers that wait for each", f"{rate:,.0f} /s")
+        line("events written by 512 callers, each awaited", f"{rate:,.0f} /s")
         with every_event_durable():
             rate = asyncio.run(written_events(folder / "durable", 512, 4000))
-        line("the same, each on the disk itself", f"{rate:,.0f} /s", "≥ 5,000 /s")
+        line("the same, each synced to disk", f"{rate:,.0f} /s", "≥ 5,000 /s")
         controller_turns(folder, 300)
         rate = asyncio.run(steps_a_second(folder / "steps", 200))
-        line("consume and commit, one caller, each on the disk", f"{rate:,.0f} /s")
+        line("consume and commit, one caller, each synced to disk", f"{rate:,.0f} /s")
         for batch, depth in ((16, 624), (1000, 9), (5000, 1)):
-            for name, each in decisions(batch, depth).items():
-                what = f"{name}, 10,000 live groups, B {batch:,}"
-                line(what, f"{each:.3f} ms", "< 1 ms")
+            for name, milliseconds in decisions(batch, depth).items():
+                title = f"{name}, 10,000 live groups, B {batch:,}"
+                line(title, f"{milliseconds:.3f} ms", "< 1 ms")
         count, rate = long_journal(folder / FILE, args.events)
         line(f"a journal of {count:,} events, written in bulk", f"{rate:,.0f} /s")
         whole = opening(folder / FILE, from_the_start=False)
-        line("opened with its snapshot", f"{whole:.2f} s", "< 5 s")
+        line("opening it with its snapshot", f"{whole:.2f} s", "< 5 s")
         whole = opening(folder / FILE, from_the_start=True)
-        line("opened from its first event on", f"{whole:.2f} s")
+        line("opening it from its first event on", f"{whole:.2f} s")
 
 
 if __name__ == "__main__":

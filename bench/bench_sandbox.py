@@ -1,6 +1,6 @@
 """The speed of local sandboxes, compared with the bare tools that they use.
 
-Each round measures every side once, so that a busy machine affects all alike; ratios count.
+Each round measures every side once, so that a busy machine affects all alike; compare ratios.
 Prints one table, then the rate of trials and the memory of the processes, and last a long run of
 many sandboxes that write files, whose times are printed by blocks.
 """
@@ -189,10 +189,10 @@ async def main() -> None:
     if os.geteuid() == 0:
         sides["unshare + overlay + chroot"] = bare_overlay
     else:
-        raise SystemExit("run it as root: the bare overlay needs that")
+        raise SystemExit("run this benchmark as root: it mounts a bare overlay")
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-", dir=options.folder) as folder:
-        chosen = LocalOptions(home=Path(folder), upper=options.upper)
-        async with LocalBackend(chosen) as backend:
+        settings = LocalOptions(home=Path(folder), upper=options.upper)
+        async with LocalBackend(settings) as backend:
             image = await backend.build(ImageSource())
             spec = SandboxSpec(Labels("bench", "bench", this_process(), time.time() + 3600))
             once = plimsoll_side(backend, image, spec)
@@ -201,14 +201,16 @@ async def main() -> None:
                 if has_docker():
                     sides["docker run --rm"] = docker_run
                 else:
-                    console.print("docker run --rm: not measured: no daemon or no image")
+                    console.print(
+                        "docker run --rm: not measured, no daemon or no image debian:bookworm-slim"
+                    )
                 show(console, *await measure(sides, options.rounds))
                 console.print()
                 await trials(console, backend, options.trials, 8)
                 console.print()
                 await memory(console, backend, once, options.sandboxes)
                 console.print()
-            await long_run(console, chosen, options.sandboxes, options.files)
+            await long_run(console, settings, options.sandboxes, options.files)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ SIDES = {
         Side("async τ=3 η=4", depth=3, eta=4),
     )
 }
-AIMED = "async τ=3 η=4"
-FASTER_AIM, IDLE_AIM = 2.5, 0.10
+TARGET_SIDE = "async τ=3 η=4"
+SPEEDUP_TARGET, IDLE_TARGET = 2.5, 0.10
 QUICK = 0.01
 """Seconds of an environment whose duration is negligible."""
 
@@ -46,7 +46,16 @@ def show(console: Console, found: dict[str, Figures]) -> None:
     table = Table("trainer", box=None, pad_edge=False)
     ages = ("× sync", "age", "≤ η")
     phases = ("update", "publish", "checkpoint", "read", "idle")
-    headings = ("steps", "steps/min", *ages, *phases, "update s", "whole/min", "CPU s/step", "load")
+    headings = (
+        "steps",
+        "steps/min",
+        *ages,
+        *phases,
+        "update s",
+        "overall/min",
+        "CPU s/step",
+        "load",
+    )
     for heading in headings:
         table.add_column(heading, justify="right")
     for name, side in found.items():
@@ -61,8 +70,8 @@ def show(console: Console, found: dict[str, Figures]) -> None:
 
 
 def _ratio(found: dict[str, Figures], side: Figures) -> str:
-    turn = found.get(SYNC.name)
-    return "" if turn is None else f"{side.per_minute / turn.per_minute:.2f}"
+    sync = found.get(SYNC.name)
+    return "" if sync is None else f"{side.per_minute / sync.per_minute:.2f}"
 
 
 def show_trials(console: Console, found: dict[str, Figures]) -> None:
@@ -80,34 +89,37 @@ def show_trials(console: Console, found: dict[str, Figures]) -> None:
     console.print(table)
 
 
-def aims(found: dict[str, Figures]) -> Iterable[str]:
+def targets(found: dict[str, Figures]) -> Iterable[str]:
     for name, side in found.items():
         verdict = "pass" if side.age <= side.eta else "MISS"
         yield f"{verdict}  {name}: greatest age trained on {side.age} (≤ {side.eta})"
-    if (aimed := found.get(AIMED)) is None:
+    if (figures := found.get(TARGET_SIDE)) is None:
         return
-    idle = aimed.shares.idle
-    verdict = "pass" if idle < IDLE_AIM else "MISS"
-    yield f"{verdict}  {AIMED}: the trainer is idle {100 * idle:.1f} % (< {100 * IDLE_AIM:.0f} %)"
-    if (turn := found.get(SYNC.name)) is not None:
-        faster = aimed.per_minute / turn.per_minute
-        verdict = "pass" if faster >= FASTER_AIM else "MISS"
-        yield f"{verdict}  {AIMED}: {faster:.2f} × sync (≥ {FASTER_AIM:g})"
+    idle = figures.shares.idle
+    verdict = "pass" if idle < IDLE_TARGET else "MISS"
+    yield (
+        f"{verdict}  {TARGET_SIDE}: the trainer is idle {100 * idle:.1f} % "
+        f"(< {100 * IDLE_TARGET:.0f} %)"
+    )
+    if (sync := found.get(SYNC.name)) is not None:
+        speedup = figures.per_minute / sync.per_minute
+        verdict = "pass" if speedup >= SPEEDUP_TARGET else "MISS"
+        yield f"{verdict}  {TARGET_SIDE}: {speedup:.2f} × sync (≥ {SPEEDUP_TARGET:g})"
 
 
 @contextlib.contextmanager
-def folder_for(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept.resolve()
+def folder_for(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.resolve()
         return
-    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as temporary:
+        yield Path(temporary)
 
 
 async def measure_update(work: Work, folder: Path) -> float:
     """Seconds of an update without concurrent rollouts."""
-    quick = replace(work, tasks=folder / "quick", steps=3, straggles=QUICK * SLOW)
+    quick = replace(work, tasks=folder / "quick", steps=3, straggler_seconds=QUICK * SLOW)
     make_tasks(quick.tasks, QUICK)
     return (await run_side(SYNC, quick, folder / "first")).update
 
@@ -124,21 +136,25 @@ async def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=16, help="that are counted, of each side")
+    parser.add_argument("--steps", type=int, default=16, help="counted steps of each side")
     parser.add_argument(
-        "--straggle", type=float, default=4.0, help="updates that a straggler takes"
+        "--straggle", type=float, default=4.0, help="duration of a straggler, in updates"
     )
-    parser.add_argument("--median", type=float, help="seconds of an environment, instead of that")
-    parser.add_argument("--width", type=int, default=4096, help="of the model's layers")
-    parser.add_argument("--at-once", type=int, default=64, help="trials")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument(
+        "--median", type=float, help="median seconds of an environment, instead of --straggle"
+    )
+    parser.add_argument("--width", type=int, default=4096, help="width of the model's layers")
+    parser.add_argument("--at-once", type=int, default=64, help="concurrent trials")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--side", action="append", choices=SIDES)
-    parser.add_argument("--quick", action="store_true", help="a few minutes: six steps, two sides")
-    parser.add_argument("--folder", type=Path, help="keep the runs there")
+    parser.add_argument(
+        "--quick", action="store_true", help="take a few minutes: six steps, two sides"
+    )
+    parser.add_argument("--folder", type=Path, help="folder in which to keep the runs")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     console = Console(width=160)
-    names = options.side or ([SYNC.name, AIMED] if options.quick else SIDES)
+    names = options.side or ([SYNC.name, TARGET_SIDE] if options.quick else SIDES)
     with folder_for(options.folder) as folder:
         parameters = make_model(folder / "model", options.width)
         work = Work(
@@ -149,23 +165,23 @@ def main() -> None:
             steps=6 if options.quick else options.steps,
             at_once=options.at_once,
             threads=options.threads,
-            straggles=SLOW * (options.median or 0.0),
+            straggler_seconds=SLOW * (options.median or 0.0),
         )
         if options.median is None:
             with console.status("an update"):
                 update = asyncio.run(measure_update(work, folder))
-            work = replace(work, straggles=round(options.straggle * update, 1))
-        make_tasks(work.tasks, work.straggles / SLOW)
+            work = replace(work, straggler_seconds=round(options.straggle * update, 1))
+        make_tasks(work.tasks, work.straggler_seconds / SLOW)
         console.print(
             f"{parameters / 1e6:.1f} M parameters · {work.groups} × {work.group} trials a step, "
-            f"{work.at_once} at once · environments {work.straggles / SLOW:.2f} s in the middle, "
-            f"{work.straggles:g} s for one in 20 · {os.cpu_count()} cores",
+            f"{work.at_once} at once · environments: median {work.straggler_seconds / SLOW:.2f} s, "
+            f"{work.straggler_seconds:g} s for one in 20 · {os.cpu_count()} cores",
             highlight=False,
         )
         found = asyncio.run(measure(names, work, folder, console))
     show(console, found)
     show_trials(console, found)
-    for line in aims(found):
+    for line in targets(found):
         console.print(line, highlight=False)
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))

@@ -28,7 +28,7 @@ class Turn:
     running: int
     median: float
     mean: float
-    """Includes the turns that tell workers which trials come next."""
+    """Includes the turns that announce the next trials to workers."""
 
 
 def _plan(folder: Path, running: int) -> Plan:

@@ -1,7 +1,8 @@
 """The sides of `bench_docker.py`: Plimsoll, plain calls of the Docker API, and Harbor.
 
-A trial counts if it is graded 1. The clock stops when nothing of the trials is left. CPU is that of
-a side's own processes. The daemon's CPU is that of dockerd and containerd, without containers.
+A trial counts if it is graded 1. The clock stops when the side has removed its containers; the
+plain script that reuses containers stops it before. CPU counts the side's own processes. The
+daemon's CPU counts dockerd and containerd, without containers.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ __all__ = [
     "Plimsoll",
     "Sample",
     "Side",
-    "why_no_harbor",
+    "harbor_problem",
     "write_tasks",
 ]
 
@@ -116,9 +117,9 @@ class DaemonProcesses:
         if url.startswith("unix://"):
             with socket.socket(socket.AF_UNIX) as end:
                 end.connect(url.removeprefix("unix://"))
-                told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            pid = struct.unpack("3i", told)[0]
-            # The process that created the socket may have passed it on.
+                peer = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid = struct.unpack("3i", peer)[0]
+            # Another process may have created the socket and passed it to dockerd.
             if Path(f"/proc/{pid}/comm").read_text().strip() == "dockerd":
                 self._pid = pid
 
@@ -176,8 +177,8 @@ class PlainScript:
         return sample
 
     async def _start(self) -> str:
-        wanted = {"Image": IMAGE, "Cmd": ["sleep", "infinity"], "WorkingDir": "/app"}
-        container = json.loads(await self._call("POST", "/containers/create", wanted))["Id"]
+        config = {"Image": IMAGE, "Cmd": ["sleep", "infinity"], "WorkingDir": "/app"}
+        container = json.loads(await self._call("POST", "/containers/create", config))["Id"]
         await self._call("POST", f"/containers/{container}/start")
         return container
 
@@ -187,19 +188,19 @@ class PlainScript:
             "grep -qx 1 /app/out && echo 1 > /reward",
             "cat /reward",
         ):
-            wanted = {"Cmd": ["sh", "-c", script], "AttachStdout": True, "AttachStderr": True}
-            made = await self._call("POST", f"/containers/{container}/exec", wanted)
-            path = f"/exec/{json.loads(made)['Id']}"
+            config = {"Cmd": ["sh", "-c", script], "AttachStdout": True, "AttachStderr": True}
+            created = await self._call("POST", f"/containers/{container}/exec", config)
+            path = f"/exec/{json.loads(created)['Id']}"
             await self._call("POST", f"{path}/start", {"Detach": False, "Tty": False})
             if json.loads(await self._call("GET", f"{path}/json"))["ExitCode"]:
                 raise SystemExit(f"{script} failed in the plain script")
 
     async def _call(self, method: str, path: str, body: object = None) -> bytes:
         async with self._session.request(method, f"http://docker/v1.40{path}", json=body) as answer:
-            said = await answer.read()
+            content = await answer.read()
             if answer.status >= 400:
-                raise SystemExit(f"{method} {path}: {said.decode(errors='replace')}")
-            return said
+                raise SystemExit(f"{method} {path}: {content.decode(errors='replace')}")
+            return content
 
 
 async def _all(one: Callable[[], Awaitable[None]], count: int, at_once: int) -> None:
@@ -234,8 +235,8 @@ class Plimsoll:
                 on_stats(at_once, run.pool)
             summary = run.finish()
             if summary.graded != sample.trials or summary.mean_reward != 1:
-                said = {row.reason or f"reward {row.reward}" for row in summary.results}
-                raise SystemExit(f"pool {pool}: not every trial is graded 1: {said}")
+                reasons = {row.reason or f"reward {row.reward}" for row in summary.results}
+                raise SystemExit(f"pool {pool}: not every trial is graded 1: {reasons}")
             return sample
 
         return measure
@@ -298,8 +299,8 @@ class Harbor:
         # Model prices are not fetched: there may be no network.
         self._env = os.environ | {"DOCKER_HOST": url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         (root / "grace.yaml").write_text("services:\n  main:\n    stop_grace_period: 0s\n")
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-        self.version = told.stdout.strip()
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        self.version = done.stdout.strip()
         before = _own_cpu()
         subprocess.run([program, "run", "--help"], env=self._env, capture_output=True, check=True)
         self._startup_cpu = _own_cpu() - before
@@ -323,19 +324,19 @@ class Harbor:
         return measure
 
     def _read(self, file: Path, clock: Clock, trials: int) -> Sample:
-        """Time by Harbor's own clock, without the start of Python, as for Plimsoll."""
+        """Read the time from Harbor's own clock, without the start of Python, as for Plimsoll."""
         result = json.loads(file.read_text())
         stats = result["stats"]
         rewards = [r for one in stats["evals"].values() for r in one["reward_stats"]["reward"]]
         if stats["n_completed_trials"] != trials or rewards != ["1.0"]:
             raise SystemExit(f"harbor: not every trial has the reward 1, see {file}")
         began, ended = (datetime.fromisoformat(result[k]) for k in ("started_at", "finished_at"))
-        seen = clock.sample(trials)
-        cpu = seen.cpu_seconds - self._startup_cpu
-        return Sample(trials, (ended - began).total_seconds(), cpu, seen.daemon_cpu_seconds)
+        sample = clock.sample(trials)
+        cpu = sample.cpu_seconds - self._startup_cpu
+        return Sample(trials, (ended - began).total_seconds(), cpu, sample.daemon_cpu_seconds)
 
 
-def why_no_harbor(program: str) -> str | None:
+def harbor_problem(program: str) -> str | None:
     if shutil.which(program) is None:
         return "it is not installed here (pip install harbor, Python 3.12 or newer; --harbor PATH)"
     if shutil.which("docker") is None:

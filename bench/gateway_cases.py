@@ -2,7 +2,7 @@
 
 A conversation begins with one big message and grows by an answer and its reply each turn, so that
 the bodies of a case have about the same size. All conversations of a case are equal, each in its
-own session. The newest message carries a mark that tells the upstream its answer without parsing.
+own session. The newest message carries a mark that selects the upstream's answer without parsing.
 """
 
 import functools
@@ -108,12 +108,12 @@ def _reply(case: Case, turn: int) -> str:
 
 
 def _first(case: Case) -> str:
-    grown = case.turns * (case.answer + case.reply + (250 if case.tools else 120)) // 2
-    length = max(case.size - grown - case.tools * 500 - 200, 100)
+    growth = case.turns * (case.answer + case.reply + (250 if case.tools else 120)) // 2
+    length = max(case.size - growth - case.tools * 500 - 200, 100)
     return f"{_text(length, f'{case.name} first')} @bench:{case.name}:0@"
 
 
-def _calls(case: Case) -> bool:
+def _calls_tools(case: Case) -> bool:
     """True if answers call a tool and replies are its output."""
     return case.tools > 0 and not case.stream
 
@@ -150,42 +150,42 @@ def _chat(case: Case) -> list[dict[str, object]]:
         found.append(base | {"messages": list(messages)})
         answer: dict[str, object] = {"role": "assistant", "content": _answer(case, turn)}
         reply: dict[str, object] = {"role": "user", "content": _reply(case, turn)}
-        if _calls(case):
+        if _calls_tools(case):
             answer["tool_calls"] = [_call(turn)]
             reply |= {"role": "tool", "tool_call_id": f"call_{turn}"}
         messages += [answer, reply]
     return found
 
 
-def _other(case: Case) -> list[dict[str, object]]:
+def _translated(case: Case) -> list[dict[str, object]]:
     """The same conversation as a client of Responses or Messages sends it."""
     found: list[dict[str, object]] = []
     for body in _chat(case):
         system, *messages = body["messages"]  # type: ignore[misc]
-        said: list[dict[str, object]] = []
+        items: list[dict[str, object]] = []
         for message in messages:
             kind = "text" if case.dialect == "messages" else "input_text"
             if case.dialect == "responses" and message["role"] == "assistant":
                 kind = "output_text"
             part = {"type": kind, "text": message["content"]}
             item: dict[str, object] = {"role": message["role"], "content": [part]}
-            said.append(item if case.dialect == "messages" else {"type": "message", **item})
+            items.append(item if case.dialect == "messages" else {"type": "message", **item})
         if case.dialect == "messages":
             tools = [{"name": n, "description": d, "input_schema": p} for n, d, p in _tools(case)]
-            more = {"system": system["content"], "messages": said, "max_tokens": 4096}
+            more = {"system": system["content"], "messages": items, "max_tokens": 4096}
         else:
             tools = [
                 {"type": "function", "name": n, "description": d, "parameters": p}
                 for n, d, p in _tools(case)
             ]
-            more = {"instructions": system["content"], "input": said}
+            more = {"instructions": system["content"], "input": items}
         found.append({"model": "policy", "stream": case.stream, "tools": tools, **more})
     return found
 
 
 def bodies(case: Case) -> list[bytes]:
     """The body of each turn's request."""
-    made = _chat(case) if case.dialect == "chat" else _other(case)
+    made = _chat(case) if case.dialect == "chat" else _translated(case)
     return [msgspec.json.encode(body) for body in made]
 
 
@@ -233,7 +233,7 @@ def whole_reply(case: Case, turn: int) -> bytes:
         "annotations": None,
         "audio": None,
         "function_call": None,
-        "tool_calls": [_call(turn)] if _calls(case) else [],
+        "tool_calls": [_call(turn)] if _calls_tools(case) else [],
         "reasoning_content": None,
     }
     tokens = _tokens(case, turn) if case.ids else None
@@ -241,7 +241,7 @@ def whole_reply(case: Case, turn: int) -> bytes:
         "index": 0,
         "message": message,
         "logprobs": {"content": tokens.logprobs} if tokens else None,
-        "finish_reason": "tool_calls" if _calls(case) else "stop",
+        "finish_reason": "tool_calls" if _calls_tools(case) else "stop",
         "stop_reason": None,
         "token_ids": tokens.answer if tokens else None,
     }
@@ -262,8 +262,7 @@ def whole_reply(case: Case, turn: int) -> bytes:
 
 
 def reply_events(case: Case, turn: int) -> list[bytes]:
-    """The events of a streamed answer: `chunks` pieces of text, the finish reason, the usage, the
-    end."""
+    """The events of a streamed answer: `chunks` pieces of text, finish reason, usage, end."""
     base = {
         "id": f"chatcmpl-{case.name}-{turn}",
         "object": "chat.completion.chunk",

@@ -1,4 +1,4 @@
-"""The clients of `bench_gateway.py`: raw sockets, because the cost of a client is not measured.
+"""The clients of `bench_gateway.py`: raw sockets, because the cost of clients is not measured.
 
 Reads one job per line and prints its figures. Each connection holds one conversation after the
 other, one request at a time, as agents do.
@@ -14,13 +14,13 @@ import msgspec
 
 from gateway_cases import CASES, LAST_WORD, Case, bodies
 
-__all__ = ["Job", "Took", "Where"]
+__all__ = ["Address", "Job", "Timings"]
 
 BY_NAME = {case.name: case for case in CASES}
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
-class Where(msgspec.Struct, frozen=True):
+class Address(msgspec.Struct, frozen=True):
     """The address of a conversation."""
 
     port: int
@@ -33,14 +33,14 @@ class Job(msgspec.Struct, frozen=True):
     """Hold a conversation at each address, with this concurrency."""
 
     case: str
-    places: list[Where]
+    addresses: list[Address]
     at_once: int
     turns: int = 1000
     """The maximum number of turns of each conversation."""
 
 
-class Took(msgspec.Struct, frozen=True):
-    """Seconds: of the whole job, and of each request until its last and its first byte."""
+class Timings(msgspec.Struct, frozen=True):
+    """Seconds of the job, and of each request until its last and its first byte."""
 
     seconds: float
     whole: list[float]
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._got, self._body, self._end = bytearray(), 0, 0
         began = time.perf_counter()
         self.transport.write(request)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self._done
         return time.perf_counter() - began, self._first - began, bytes(self._got)
 
@@ -102,10 +102,10 @@ def case_bodies(case: Case) -> list[bytes]:
     return bodies(case)
 
 
-def request(case: Case, place: Where, body: bytes) -> bytes:
+def request(case: Case, address: Address, body: bytes) -> bytes:
     head = (
-        f"POST {place.prefix}{case.path} HTTP/1.1\r\nHost: 127.0.0.1:{place.port}\r\n"
-        f"Authorization: Bearer {place.key}\r\nContent-Type: application/json\r\n"
+        f"POST {address.prefix}{case.path} HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\n"
+        f"Authorization: Bearer {address.key}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nAccept: */*\r\nUser-Agent: bench\r\n\r\n"
     )
     return head.encode() + body
@@ -113,43 +113,43 @@ def request(case: Case, place: Where, body: bytes) -> bytes:
 
 def check(answer: bytes) -> None:
     if not answer.startswith(b"HTTP/1.1 200") or LAST_WORD.encode() not in answer:
-        raise ConnectionError(f"not the answer that was expected: {answer[:600]!r}")
+        raise ConnectionError(f"unexpected answer: {answer[:600]!r}")
 
 
-async def converse(job: Job, places: Iterator[Where], took: Took) -> None:
+async def converse(job: Job, addresses: Iterator[Address], timings: Timings) -> None:
     case = BY_NAME[job.case]
     connection: Connection | None = None
-    for place in places:
+    for address in addresses:
         for body in case_bodies(case)[: job.turns]:
             if connection is None or connection.transport.is_closing():
                 loop = asyncio.get_running_loop()
-                made = await loop.create_connection(Connection, "127.0.0.1", place.port)
+                made = await loop.create_connection(Connection, "127.0.0.1", address.port)
                 connection = made[1]
-            whole, first, answer = await connection.ask(request(case, place, body))
-            took.whole.append(whole)
-            took.first.append(first)
+            whole, first, answer = await connection.ask(request(case, address, body))
+            timings.whole.append(whole)
+            timings.first.append(first)
             check(answer)
     if connection:
         connection.transport.close()
 
 
-async def run(job: Job) -> Took:
+async def run(job: Job) -> Timings:
     case_bodies(BY_NAME[job.case])
-    places, took, problem = iter(job.places), Took(0.0, [], []), ""
+    addresses, timings, problem = iter(job.addresses), Timings(0.0, [], []), ""
     began = time.perf_counter()
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(job.at_once):
-                group.create_task(converse(job, places, took))
+                group.create_task(converse(job, addresses, timings))
     except* (OSError, TimeoutError) as failed:
         problem = repr(failed.exceptions[0])
-    return msgspec.structs.replace(took, seconds=time.perf_counter() - began, problem=problem)
+    return msgspec.structs.replace(timings, seconds=time.perf_counter() - began, problem=problem)
 
 
 def main() -> None:
     for line in sys.stdin.buffer:
-        took = asyncio.run(run(msgspec.json.decode(line, type=Job)))
-        print(msgspec.json.encode(took).decode(), flush=True)
+        timings = asyncio.run(run(msgspec.json.decode(line, type=Job)))
+        print(msgspec.json.encode(timings).decode(), flush=True)
 
 
 if __name__ == "__main__":

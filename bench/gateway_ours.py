@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway_load import Where
+from gateway_load import Address
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.factory import make_upstream
@@ -22,7 +22,7 @@ __all__ = ["Opened"]
 class Opened(msgspec.Struct, frozen=True):
     """The new sessions, and the trajectories of the previous ones."""
 
-    places: list[Where]
+    addresses: list[Address]
     written: list[str]
 
 
@@ -32,19 +32,21 @@ async def serve(address: str, folder: Path) -> None:
     sessions: list[Session] = []
     async with Gateway(upstream) as gateway:
 
-        async def one() -> Session:
+        async def open_session() -> Session:
             return await gateway.open(folder / str(next(numbers)), blobs=folder / "blobs")
 
-        def where(session: Session) -> Where:
+        def address_of(session: Session) -> Address:
             access = session.access(gateway.port)
-            return Where(gateway.port, f"/s/{access.root.rpartition('/')[2]}", access.key)
+            return Address(gateway.port, f"/s/{access.root.rpartition('/')[2]}", access.key)
 
         print(msgspec.json.encode({"port": gateway.port}).decode(), flush=True)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             count = msgspec.json.decode(line, type=dict[str, int])["open"]
             written = await asyncio.gather(*(session.end() for session in sessions))
-            sessions = [await one() for _ in range(count)]
-            opened = Opened([where(session) for session in sessions], [str(p) for p in written])
+            sessions = [await open_session() for _ in range(count)]
+            opened = Opened(
+                [address_of(session) for session in sessions], [str(p) for p in written]
+            )
             print(msgspec.json.encode(opened).decode(), flush=True)
     await upstream.close()
 

@@ -20,11 +20,13 @@ async def serve(upstream: str) -> None:
         async def forward(request: web.Request) -> web.StreamResponse:
             body = await request.read()
             headers = {"Content-Type": "application/json"}
-            async with client.post(request.rel_url.path, data=body, headers=headers) as came:
-                kept = {name: came.headers[name] for name in COPIED if name in came.headers}
-                answer = web.StreamResponse(status=came.status, headers=kept)
+            async with client.post(request.rel_url.path, data=body, headers=headers) as received:
+                copied = {
+                    name: received.headers[name] for name in COPIED if name in received.headers
+                }
+                answer = web.StreamResponse(status=received.status, headers=copied)
                 await answer.prepare(request)
-                async for piece in came.content.iter_any():
+                async for piece in received.content.iter_any():
                     await answer.write(piece)
                 await answer.write_eof()
                 return answer

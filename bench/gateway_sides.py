@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from gateway_cases import Case
-from gateway_load import Job, Took, Where
+from gateway_load import Address, Job, Timings
 from gateway_ours import Opened
 from plimsoll.trajectories.trajectory_file import read_trajectory
 
@@ -32,23 +32,23 @@ LITELLM = "1.106.0"
 class Process:
     """A program, and the CPU and memory of it and its children."""
 
-    def __init__(self, *command: str, core: int, talks: bool = True, **env: str) -> None:
+    def __init__(self, *command: str, core: int, has_output: bool = True, **env: str) -> None:
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if talks else subprocess.DEVNULL,
-            stderr=None if talks else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if has_output else subprocess.DEVNULL,
+            stderr=None if has_output else subprocess.DEVNULL,
             env={**os.environ, **env},
             text=True,
         )
         os.sched_setaffinity(self._child.pid, {core})
 
-    def say(self, what: object) -> None:
+    def send(self, message: object) -> None:
         assert self._child.stdin
-        self._child.stdin.write(msgspec.json.encode(what).decode() + "\n")
+        self._child.stdin.write(msgspec.json.encode(message).decode() + "\n")
         self._child.stdin.flush()
 
-    def hear(self) -> str:
+    def receive(self) -> str:
         assert self._child.stdout
         line = self._child.stdout.readline()
         if not line:
@@ -61,15 +61,15 @@ class Process:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds so far, by the kernel's per-process clock, in nanoseconds."""
+        """CPU seconds so far, from the kernel's clock of each process."""
         return sum(time.clock_gettime((~pid << 3) | 2) for pid in self._pids())
 
     @property
     def megabytes(self) -> float:
         kilobytes = 0
         for pid in self._pids():
-            said = Path(f"/proc/{pid}/status").read_text()
-            kilobytes += int(said.partition("VmRSS:")[2].split()[0])
+            status = Path(f"/proc/{pid}/status").read_text()
+            kilobytes += int(status.partition("VmRSS:")[2].split()[0])
         return kilobytes / 1024
 
     def _pids(self) -> list[int]:
@@ -82,11 +82,11 @@ class Process:
         return found
 
     def stop(self) -> None:
-        """Close its input, which ends our programs; terminate any other."""
+        """Close the input, which ends our own programs; terminate any other program."""
         assert self._child.stdin
         self._child.stdin.close()
-        for insist in (lambda: None, self._child.terminate, self._child.kill):
-            insist()
+        for escalate in (lambda: None, self._child.terminate, self._child.kill):
+            escalate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(5)
                 break
@@ -99,7 +99,7 @@ def _script(name: str, *arguments: str, core: int) -> Process:
 
 
 def _port(process: Process) -> int:
-    return msgspec.json.decode(process.hear(), type=dict[str, int])["port"]
+    return msgspec.json.decode(process.receive(), type=dict[str, int])["port"]
 
 
 def upstream() -> tuple[Process, int]:
@@ -113,12 +113,12 @@ class Load:
     def __init__(self) -> None:
         self._process = _script("gateway_load.py", core=CORES[0])
 
-    def run(self, job: Job) -> Took:
-        self._process.say(job)
-        took = msgspec.json.decode(self._process.hear(), type=Took)
-        if took.problem:
-            raise SystemExit(f"{job.case} on port {job.places[0].port}: {took.problem}")
-        return took
+    def run(self, job: Job) -> Timings:
+        self._process.send(job)
+        timings = msgspec.json.decode(self._process.receive(), type=Timings)
+        if timings.problem:
+            raise SystemExit(f"{job.case} on port {job.addresses[0].port}: {timings.problem}")
+        return timings
 
     def stop(self) -> None:
         self._process.stop()
@@ -132,7 +132,7 @@ class Server(Protocol):
     slow: bool
     """Measured with fewer requests."""
 
-    def open(self, count: int) -> list[Where]:
+    def open(self, count: int) -> list[Address]:
         """The addresses of this many conversations."""
         ...
 
@@ -150,13 +150,13 @@ class _Plain:
 
     slow = False
 
-    def __init__(self, name: str, process: Process, where: Where) -> None:
+    def __init__(self, name: str, process: Process, address: Address) -> None:
         self.name = name
         self.process = process
-        self._where = where
+        self._address = address
 
-    def open(self, count: int) -> list[Where]:
-        return [self._where] * count
+    def open(self, count: int) -> list[Address]:
+        return [self._address] * count
 
     def end(self) -> None:
         pass
@@ -166,16 +166,16 @@ class _Plain:
 
 
 class Direct(_Plain):
-    """No gateway at all."""
+    """The upstream itself, without a gateway."""
 
 
 class PassThrough(_Plain):
-    """A server and a client of aiohttp, and bytes between them."""
+    """A gateway of aiohttp that only forwards bytes."""
 
     def __init__(self, name: str, behind: int) -> None:
         address = f"http://127.0.0.1:{behind}"
         process = _script("gateway_passthrough.py", address, core=CORES[-1])
-        super().__init__(name, process, Where(_port(process)))
+        super().__init__(name, process, Address(_port(process)))
 
 
 class Ours:
@@ -191,18 +191,17 @@ class Ours:
         self.written: list[str] = []
         """The trajectories of the last conversations."""
 
-    def open(self, count: int) -> list[Where]:
-        self.process.say({"open": count})
-        opened = msgspec.json.decode(self.process.hear(), type=Opened)
+    def open(self, count: int) -> list[Address]:
+        self.process.send({"open": count})
+        opened = msgspec.json.decode(self.process.receive(), type=Opened)
         self.written = opened.written or self.written
-        return opened.places
+        return opened.addresses
 
     def end(self) -> None:
         self.open(0)
 
     def check(self, case: Case) -> None:
-        """Check the recorded trajectories: figures of a gateway that loses records are
-        worthless."""
+        """Check the recorded trajectories: a gateway that loses records measures nothing."""
         trajectory = read_trajectory(Path(self.written[-1]))
         branches = [exchange.branch for exchange in trajectory.exchanges]
         reasons = {exchange.untrainable for exchange in trajectory.exchanges}
@@ -213,7 +212,7 @@ class Ours:
 
 
 class LiteLLM(_Plain):
-    """LiteLLM's proxy, from an environment of its own."""
+    """LiteLLM's proxy, in its own virtual environment."""
 
     slow = True
 
@@ -235,21 +234,21 @@ class LiteLLM(_Plain):
         file.write_bytes(msgspec.json.encode(config))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        where = Where(port, key=f"sk-{secrets.token_hex(32)}")
+        address = Address(port, key=f"sk-{secrets.token_hex(32)}")
         process = Process(
-            *(str(_litellm()), "--config", str(file)),
+            *(str(_litellm_program()), "--config", str(file)),
             *("--host", "127.0.0.1", "--port", str(port)),
             core=CORES[-1],
-            talks=False,
-            LITELLM_MASTER_KEY=where.key,
+            has_output=False,
+            LITELLM_MASTER_KEY=address.key,
             LITELLM_LOG="ERROR",
             LITELLM_LOCAL_MODEL_COST_MAP="True",
         )
-        super().__init__(name, process, where)
+        super().__init__(name, process, address)
         self._wait()
 
     def _wait(self) -> None:
-        address = f"http://127.0.0.1:{self._where.port}/health/liveliness"
+        address = f"http://127.0.0.1:{self._address.port}/health/liveliness"
         for _ in range(240):
             try:
                 with urllib.request.urlopen(address, timeout=5):
@@ -262,16 +261,16 @@ class LiteLLM(_Plain):
         raise OSError("LiteLLM's proxy did not start")
 
 
-def _litellm() -> Path:
-    """The program, installed if necessary. Raises `OSError` if it cannot be."""
+def _litellm_program() -> Path:
+    """The program, installed on first use. Raises `OSError` if it cannot be installed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "plimsoll-bench" / f"litellm-{LITELLM}"
     ready = home / ".ready"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        wanted = f"litellm[proxy]=={LITELLM}"
-        install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", wanted]
+        requirement = f"litellm[proxy]=={LITELLM}"
+        install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", requirement]
         if subprocess.run(install, stderr=subprocess.DEVNULL).returncode:
-            raise OSError(f"{wanted} cannot be installed here")
+            raise OSError(f"{requirement} cannot be installed here")
         ready.touch()
     return home / "bin/litellm"

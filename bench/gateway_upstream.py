@@ -34,8 +34,8 @@ def whole(case: Case, turn: int) -> bytes:
 
 @functools.cache
 def pieces(case: Case, turn: int) -> list[bytes]:
-    made = [b"%x\r\n%b\r\n" % (len(event), event) for event in reply_events(case, turn)]
-    return [EVENTS_HEAD + made[0], *made[1:-1], made[-1] + b"0\r\n\r\n"]
+    chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in reply_events(case, turn)]
+    return [EVENTS_HEAD + chunks[0], *chunks[1:-1], chunks[-1] + b"0\r\n\r\n"]
 
 
 class Connection(asyncio.Protocol):
@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._got = bytearray()
-        self._wanted = 0
+        self._size = 0
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -56,26 +56,26 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._got += data
-        if not self._wanted:
+        if not self._size:
             end = self._got.find(b"\r\n\r\n")
             if end < 0:
                 return
-            self._wanted = end + 4 + content_length(bytes(self._got[:end]))
-        if len(self._got) >= self._wanted:
-            request, self._got, self._wanted = bytes(self._got), bytearray(), 0
+            self._size = end + 4 + content_length(bytes(self._got[:end]))
+        if len(self._got) >= self._size:
+            request, self._got, self._size = bytes(self._got), bytearray(), 0
             self._answer(request)
 
     def _answer(self, request: bytes) -> None:
         if request.startswith(b"GET"):
             self._transport.write(json_answer(MODELS))
             return
-        marks = MARK.match(request, request.rfind(b"@bench:"))
-        if marks is None:
+        mark = MARK.match(request, request.rfind(b"@bench:"))
+        if mark is None:
             # A probe of this server's capabilities: it has all of them.
             case = BY_NAME[b"streamids" if b'"stream":true' in request else b"ids"]
             turn = 0
         else:
-            case, turn = BY_NAME[marks[1]], int(marks[2])
+            case, turn = BY_NAME[mark[1]], int(mark[2])
         if case.gap:
             self._task = asyncio.ensure_future(self._paced(case, turn))
         elif case.stream:

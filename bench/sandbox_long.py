@@ -1,8 +1,8 @@
 """A long run: many sandboxes one after the other, each of which writes files.
 
-Only a long run shows a file system that gets slower with use, so times are printed by blocks. Every
-few sandboxes one is started in a home on tmpfs, which does not get slower. Its time shows the load
-of the machine, and the ratio to it counts.
+Only a long run shows a file system that gets slower with use, so times are printed by blocks. At
+regular intervals a reference sandbox starts in a home on tmpfs, which does not get slower. Its time
+shows the load of the machine; compare the ratios to it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from plimsoll.sandboxes.protocol import Image, ImageSource, SandboxSpec
 __all__ = ["long_run"]
 
 BLOCKS = 20
-FLAT = 1.5
+MAX_GROWTH = 1.5
 """The last blocks may take this many times as long as the first."""
 REFERENCES = 20
 """Sandboxes on tmpfs in each block."""
@@ -81,7 +81,7 @@ class Block:
 
 
 @contextlib.asynccontextmanager
-async def entered(options: LocalOptions, files: int) -> AsyncGenerator[Side]:
+async def open_side(options: LocalOptions, files: int) -> AsyncGenerator[Side]:
     script = f"mkdir /w && cd /w && for n in $(seq {files}); do echo $n > $n; done"
     async with LocalBackend(options) as backend:
         yield Side(backend, await backend.build(ImageSource()), script)
@@ -92,11 +92,11 @@ async def long_run(console: Console, options: LocalOptions, count: int, files: i
     assert options.home is not None
     home = options.home
     disk = find_file_system(home)
-    kind = f"{disk.kind} ({disk.slow or 'with a journal, or without need of one'})"
-    console.print(f"{count:,} sandboxes in turn, {files} files each, home on {kind}")
+    kind = f"{disk.kind} ({disk.slow or 'not slowed by removals'})"
+    console.print(f"{count:,} sandboxes one after the other, {files} files each, home on {kind}")
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-", dir=MEMORY) as memory:
         reference = replace(options, home=Path(memory), upper="disk")
-        async with entered(options, files) as ours, entered(reference, files) as other:
+        async with open_side(options, files) as ours, open_side(reference, files) as other:
             blocks = await measure(console, home, ours, other, count)
     for part in ("start", "close"):
         grown = statistics.median(b.p50(part) for b in blocks[-3:])
@@ -105,7 +105,7 @@ async def long_run(console: Console, options: LocalOptions, count: int, files: i
         above /= statistics.median(b.ratio(part) for b in blocks[:3])
         console.print(
             f"{part}: the last blocks took {grown:.2f} times as long as the first; "
-            f"relative to tmpfs {above:.2f} times, target: at most {FLAT}"
+            f"relative to tmpfs {above:.2f} times, target: at most {MAX_GROWTH}"
         )
 
 
@@ -113,15 +113,15 @@ async def measure(console: Console, home: Path, ours: Side, other: Side, count: 
     table = Table("sandboxes run", box=None, pad_edge=False)
     for heading in ("start p50 ms", "× tmpfs", "write p50 ms", "close p50 ms", "× tmpfs"):
         table.add_column(heading, justify="right")
-    table.add_column("to be removed", justify="right")
+    table.add_column("not yet removed", justify="right")
     blocks: list[Block] = []
     size = max(1, count // BLOCKS)
-    every = max(1, size // REFERENCES)
+    interval = max(1, size // REFERENCES)
     for done in range(size, count + 1, size):
         block = Block([], [])
         for number in range(size):
             block.ours.append(await ours.cycle())
-            if number % every == 0:
+            if number % interval == 0:
                 block.reference.append(await other.cycle())
         blocks.append(block)
         table.add_row(

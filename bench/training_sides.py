@@ -51,7 +51,7 @@ max_staleness = {eta}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The pipeline depth and staleness bound of a side. With 0, rollouts do not run ahead."""
+    """The pipeline depth and staleness bound of a side. With 0 it trains synchronously."""
 
     name: str
     depth: int = 0
@@ -70,8 +70,8 @@ class Work:
     """Counted steps."""
     at_once: int
     threads: int
-    straggles: float
-    """Seconds of a sleep that counts as straggling."""
+    straggler_seconds: float
+    """Duration of a straggler's sleep, in seconds."""
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_side(side: Side, work: Work, out: Path) -> Figures:
-    """Train one side, in processes of its own."""
+    """Train one side in a separate process."""
     # The last steps have no rollouts running ahead: they run, but are not counted.
     steps = FIRST + work.steps + side.depth
     ahead = AHEAD.format(depth=side.depth, eta=side.eta) if side.eta else ""
@@ -141,10 +141,10 @@ async def run_side(side: Side, work: Work, out: Path) -> Figures:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": str(work.threads)},
     )
-    told, said = await process.communicate()
+    stdout, stderr = await process.communicate()
     if process.returncode:
-        raise SystemExit(f"{side.name}: {said.decode(errors='replace').strip()}")
-    summary = msgspec.json.decode(told.splitlines()[-1], type=RunSummary)
+        raise SystemExit(f"{side.name}: {stderr.decode(errors='replace').strip()}")
+    summary = msgspec.json.decode(stdout.splitlines()[-1], type=RunSummary)
     return _figures(side, work, RunDirectory(out), summary, _cpu() - before)
 
 
@@ -193,14 +193,14 @@ def _trials(directory: RunDirectory, work: Work) -> Trials:
     files = [directory.rollout(row.task, row.ticket) / "verdict.json" for row in rows]
     verdicts = [msgspec.json.decode(file.read_bytes(), type=VerdictFile) for file in files]
     files = [directory.stored(row.trajectory) for row in rows]
-    asked = [sum(exchange.seconds for exchange in read_stored(file).exchanges) for file in files]
+    requests = [sum(exchange.seconds for exchange in read_stored(file).exchanges) for file in files]
 
     def mean(*names: str) -> float:
         return statistics.mean(sum(each.phases.get(n, 0.0) for n in names) for each in verdicts)
 
     whole, generate, tests = (
         statistics.mean(each.seconds for each in verdicts),
-        statistics.mean(asked),
+        statistics.mean(requests),
         mean("verifier"),
     )
     commands = mean("agent") - generate
@@ -211,6 +211,6 @@ def _trials(directory: RunDirectory, work: Work) -> Trials:
         tests=tests,
         sandbox=whole - generate - commands - tests,
         stragglers=statistics.mean(
-            each.phases.get("verifier", 0.0) >= work.straggles for each in verdicts
+            each.phases.get("verifier", 0.0) >= work.straggler_seconds for each in verdicts
         ),
     )

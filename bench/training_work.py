@@ -26,7 +26,7 @@ from plimsoll.training.models import load_model, load_tokenizer
 from plimsoll.training.tiny.instances import demo_tasks, other_instances
 from plimsoll.training.tiny.task_folders import files_of
 
-__all__ = ["SLOW", "make_model", "make_tasks", "sleeps"]
+__all__ = ["SLOW", "durations", "make_model", "make_tasks"]
 
 SLOW = 50.0
 """Duration of a straggler, in medians."""
@@ -46,16 +46,16 @@ echo $((RANDOM % 2)) >/logs/verifier/reward.txt
 """
 
 
-def sleeps(median: float) -> list[float]:
+def durations(median: float) -> list[float]:
     """Durations in seconds, all equally likely."""
-    usual = NormalDist(math.log(median), SPREAD)
-    quantiles = [usual.inv_cdf((place + 0.5) / (DRAWS - 1)) for place in range(DRAWS - 1)]
+    distribution = NormalDist(math.log(median), SPREAD)
+    quantiles = [distribution.inv_cdf((place + 0.5) / (DRAWS - 1)) for place in range(DRAWS - 1)]
     return [round(math.exp(each), 3) for each in quantiles] + [SLOW * median]
 
 
 def make_tasks(folder: Path, median: float) -> None:
     """Write the demo's tasks, with tests that sleep."""
-    times = " ".join(f"{seconds:g}" for seconds in sleeps(median))
+    times = " ".join(f"{seconds:g}" for seconds in durations(median))
     test = TEST.format(times=times, draws=DRAWS)
     before = " ".join(other.instruction for other in other_instances(Random(0), BEFORE))
     for instance in demo_tasks().training:

@@ -1,8 +1,8 @@
 """The agent of `bench_workers.py`, which both sides run in their worker process or separately.
 
 Its conversation grows by one message per turn. It uses a bare socket and sends its history in
-pieces, so that the worker is measured and not its client. It needs only the standard library, since
-the other side has an environment of its own.
+pieces, so that the client costs little beside the worker. It needs only the standard library:
+verifiers runs it in another virtual environment.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ __all__ = ["play"]
 
 MARK = b"@bench:small:0@"
 """A marker by which the policy finds its answer without parsing."""
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 async def play(address: str, key: str, turns: int, size: int) -> None:
@@ -34,7 +34,7 @@ async def play(address: str, key: str, turns: int, size: int) -> None:
     try:
         for _ in range(turns):
             history.append(_message(size))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 answer = await _ask(reader, writer, head, history)
             history.append(b",%b," % answer)
     finally:
@@ -63,17 +63,17 @@ async def _ask(
         writer.write(piece)
         await writer.drain()
     writer.write(b"]}")
-    said = (await reader.readuntil(b"\r\n\r\n")).lower()
-    if b" 200 " not in said.partition(b"\r\n")[0]:
-        raise ConnectionError(f"not an answer: {said!r} {await reader.read(600)!r}")
-    wanted = int(said.partition(b"content-length:")[2].partition(b"\r\n")[0])
-    body = json.loads(await reader.readexactly(wanted))
+    status = (await reader.readuntil(b"\r\n\r\n")).lower()
+    if b" 200 " not in status.partition(b"\r\n")[0]:
+        raise ConnectionError(f"unexpected answer: {status!r} {await reader.read(600)!r}")
+    size = int(status.partition(b"content-length:")[2].partition(b"\r\n")[0])
+    body = json.loads(await reader.readexactly(size))
     content = body["choices"][0]["message"]["content"]
     return json.dumps({"role": "assistant", "content": content}).encode()
 
 
 def main() -> None:
-    """Run the agent: ADDRESS, TURNS and SIZE are arguments; the key comes by standard input."""
+    """Run the agent: ADDRESS, TURNS and SIZE are arguments; the key comes on standard input."""
     address, *figures = sys.argv[1:]
     asyncio.run(play(address, sys.stdin.readline().strip(), *map(int, figures)))
 

@@ -1,9 +1,12 @@
 """The environment of the workers of `bench_workers.py`: a gateway, and no sandboxes.
 
-An order's task is a command: `play TURNS BYTES` is a rollout, `apart TURNS BYTES` one whose agent
-is a process of its own, as agents in sandboxes are, `alone TURNS BYTES` one whose agent calls the
-policy directly, `sleep SECONDS` one that sleeps between two turns, and `probe SECONDS` measures the
-lag of the event loop.
+An order's task is a command:
+
+- `play TURNS BYTES` is a rollout whose agent runs in the worker.
+- `apart TURNS BYTES` is a rollout whose agent is a separate process, as agents in sandboxes are.
+- `alone TURNS BYTES` is a rollout whose agent calls the policy directly.
+- `sleep SECONDS` is a rollout that sleeps between two turns.
+- `probe SECONDS` measures the lag of the event loop.
 """
 
 import asyncio
@@ -34,7 +37,7 @@ from plimsoll.workers.messages import (
 )
 from workers_agent import play
 
-__all__ = ["BenchOptions", "bench_environment", "cannot_be_made"]
+__all__ = ["BenchOptions", "bench_environment", "broken_environment"]
 
 SMALL = 1024
 TICK = 0.01
@@ -60,18 +63,18 @@ class BenchEnvironment:
 
     async def run(self, order: Order) -> Result:
         began = time.monotonic()
-        word, *figures = order.task.split()
+        command, *figures = order.task.split()
         phases: dict[str, float] = {}
         trajectory = ""
         self._running += 1
         try:
-            match word:
+            match command:
                 case "probe":
-                    phases = await _lateness(float(figures[0]))
+                    phases = await _loop_lag(float(figures[0]))
                 case "alone":
                     await play(f"{self._policy}/v1", "none", *map(int, figures))
                 case _:
-                    trajectory = await self._converse(order, word, figures)
+                    trajectory = await self._converse(order, command, figures)
         finally:
             self._running -= 1
         return Result(
@@ -83,17 +86,17 @@ class BenchEnvironment:
             segments=(Segment(self._version, 1),),
         )
 
-    async def _converse(self, order: Order, word: str, figures: list[str]) -> str:
+    async def _converse(self, order: Order, command: str, figures: list[str]) -> str:
         session = await self._gateway.open(
             self._folder / order.ticket.replace("/", "_"), blobs=self._folder / "blobs"
         )
         try:
             access = session.access(self._gateway.port)
-            match word:
+            match command:
                 case "play":
                     await play(access.openai, access.key, *map(int, figures))
                 case "apart":
-                    await _play_apart(access, figures)
+                    await _play_in_process(access, figures)
                 case _:
                     await play(access.openai, access.key, 1, SMALL)
                     await asyncio.sleep(float(figures[0]))
@@ -118,7 +121,7 @@ class BenchEnvironment:
         return {"sessions": len(self._gateway.sessions), "orders": self._running}
 
 
-async def _play_apart(access: Access, figures: list[str]) -> None:
+async def _play_in_process(access: Access, figures: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, workers_agent.__file__, access.openai, *figures), stdin=subprocess.PIPE
     )
@@ -127,7 +130,7 @@ async def _play_apart(access: Access, figures: list[str]) -> None:
         raise ConnectionError(f"the agent ended with {process.returncode}")
 
 
-async def _lateness(seconds: float) -> dict[str, float]:
+async def _loop_lag(seconds: float) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     late: list[float] = []
     end = loop.time() + seconds
@@ -139,8 +142,10 @@ async def _lateness(seconds: float) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def bench_environment(asked: EnvironmentOptions) -> AsyncIterator[BenchEnvironment]:
-    options = msgspec.json.decode(asked.config, type=BenchOptions)
+async def bench_environment(
+    environment_options: EnvironmentOptions,
+) -> AsyncIterator[BenchEnvironment]:
+    options = msgspec.json.decode(environment_options.config, type=BenchOptions)
     if not options.collects:
         gc.disable()
     upstream = await make_upstream([options.policy], model="policy")
@@ -150,6 +155,8 @@ async def bench_environment(asked: EnvironmentOptions) -> AsyncIterator[BenchEnv
 
 
 @contextlib.asynccontextmanager
-async def cannot_be_made(asked: EnvironmentOptions) -> AsyncIterator[BenchEnvironment]:  # noqa: ARG001
-    raise ImportError("no module named what-this-worker-needs")
+async def broken_environment(
+    environment_options: EnvironmentOptions,  # noqa: ARG001
+) -> AsyncIterator[BenchEnvironment]:
+    raise ImportError("no module named a-missing-module")
     yield

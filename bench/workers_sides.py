@@ -1,4 +1,4 @@
-"""The workers of `bench_workers.py`: Plimsoll's, and verifiers' from an environment of its own."""
+"""The workers of `bench_workers.py`: Plimsoll's, and verifiers' from a virtual environment."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from stand_ins import stand_in
 
-__all__ = ["VERIFIERS", "Churn", "Proc", "Side", "order", "ours", "spec", "verifiers"]
+__all__ = ["VERIFIERS", "Churn", "Side", "WorkerProcess", "order", "ours", "spec", "verifiers"]
 
 BENCH = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0))
@@ -32,7 +32,7 @@ VERIFIERS = "0.4.0"
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """The workload of a rollout, and the number of concurrent ones."""
+    """The workload of a rollout, and the number of concurrent rollouts."""
 
     turns: int = 45
     size: int = 200_000
@@ -45,8 +45,8 @@ class Churn:
 
 
 @dataclass(frozen=True, slots=True)
-class Proc:
-    """A process by the kernel's figures. It is pinned to the last core."""
+class WorkerProcess:
+    """The kernel's figures of a process, which `settle` pins to the last core."""
 
     pid: int
 
@@ -71,14 +71,14 @@ class Proc:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def _megabytes(self, field: str) -> float:
-        said = Path(f"/proc/{self.pid}/status").read_text()
-        return int(said.partition(field)[2].split()[0]) / 1024
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition(field)[2].split()[0]) / 1024
 
 
 class Side(Protocol):
     """A worker that is ready and has run nothing yet."""
 
-    process: Proc
+    process: WorkerProcess
 
     async def run(self, count: int, on_end: Callable[[], None]) -> None:
         """Run `count` rollouts of the churn; calls `on_end` after each."""
@@ -99,41 +99,41 @@ def order(ticket: str, task: str) -> Order:
 
 
 class _Ours:
-    def __init__(self, supervisor: Supervisor, churn: Churn, word: str) -> None:
-        self.process = Proc(int(supervisor.status()[0].where.removeprefix("pid ")))
+    def __init__(self, supervisor: Supervisor, churn: Churn, command: str) -> None:
+        self.process = WorkerProcess(int(supervisor.status()[0].where.removeprefix("pid ")))
         self._supervisor = supervisor
-        self._task = f"{word} {churn.turns} {churn.size}"
-        self._begun = 0
+        self._task = f"{command} {churn.turns} {churn.size}"
+        self._started = 0
 
     async def run(self, count: int, on_end: Callable[[], None]) -> None:
         async def one(number: int) -> None:
             result = await self._supervisor.run(order(f"churn-{number}", self._task))
             if isinstance(result.verdict, Void):
-                raise SystemExit(f"a rollout came to nothing: {result.verdict}")
+                raise SystemExit(f"a rollout is void: {result.verdict}")
             on_end()
 
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                self._begun += 1
-                group.create_task(one(self._begun))
+                self._started += 1
+                group.create_task(one(self._started))
 
 
 @asynccontextmanager
 async def ours(
-    policy: str, folder: Path, churn: Churn, *, collects: bool = True, word: str = "play"
+    policy: str, folder: Path, churn: Churn, *, collects: bool = True, command: str = "play"
 ) -> AsyncIterator[Side]:
-    """Plimsoll's worker. `word` is the command of the orders: `play`, `apart` or `alone`."""
-    asked = spec(BenchOptions(policy, str(folder), collects), churn.at_once)
-    async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
+    """Plimsoll's worker. `command` is that of the orders: `play`, `apart` or `alone`."""
+    worker_spec = spec(BenchOptions(policy, str(folder), collects), churn.at_once)
+    async with Supervisor(ProcessEngine(), worker_spec, number=1) as supervisor:
         await supervisor.wait_ready()
-        yield _Ours(supervisor, churn, word)
+        yield _Ours(supervisor, churn, command)
 
 
 class _Verifiers:
     """A worker of verifiers and its client, each a process of its own."""
 
     def __init__(self, server: "asyncio.subprocess.Process", client: "asyncio.subprocess.Process"):
-        self.process = Proc(server.pid)
+        self.process = WorkerProcess(server.pid)
         self._client = client
 
     async def run(self, count: int, on_end: Callable[[], None]) -> None:
@@ -172,7 +172,7 @@ async def verifiers(
         server, client = await start("server"), await start("client")
         assert client.stdout
         if await client.stdout.readline() != b"ready\n":
-            raise OSError("its worker did not start")
+            raise OSError("the worker of verifiers did not start")
         yield _Verifiers(server, client)
     finally:
         for process in reversed(made):
@@ -188,9 +188,9 @@ def _verifiers_python() -> Path:
     ready = home / ".ready"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        wanted = f"verifiers=={VERIFIERS}"
-        install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", wanted]
+        requirement = f"verifiers=={VERIFIERS}"
+        install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet", requirement]
         if subprocess.run(install, stderr=subprocess.DEVNULL).returncode:
-            raise OSError(f"{wanted} cannot be installed here")
+            raise OSError(f"{requirement} cannot be installed here")
         ready.touch()
     return home / "bin/python"

@@ -1,4 +1,4 @@
-"""The measurements of `bench_workers.py` besides the churn: small turns, sleepers, deaths."""
+"""Measurements of `bench_workers.py` besides the churn: small turns, sleeping trials, deaths."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.messages import Result
 from workers_environment import BenchOptions
-from workers_sides import Proc, order, spec
+from workers_sides import WorkerProcess, order, spec
 
 __all__ = ["Deaths", "Sleepers", "SmallTurns", "deaths", "sleepers", "small_turns"]
 
@@ -46,23 +46,23 @@ async def small_turns(options: BenchOptions, steps: int) -> SmallTurns:
     settings = Settings(batch_groups=4, max_running=32, group_size=8, depth=0, max_staleness=0)
     tasks = DataOrder([f"task-{number}" for number in range(1000)])
     owner = Owner("bench", os.getpid(), "")
-    asked = spec(options, settings.max_running)
+    worker_spec = spec(options, settings.max_running)
     async with (
         Ledger(Path(options.folder), settings, owner, time.time) as ledger,
-        Supervisor(ProcessEngine(), asked, number=1) as supervisor,
+        Supervisor(ProcessEngine(), worker_spec, number=1) as supervisor,
     ):
         process = await _ready(supervisor)
 
-        async def one(ticket: str, word: str) -> None:
+        async def one(ticket: str, command: str) -> None:
             await ledger.start(ticket, "worker-1")
-            result = await supervisor.run(order(ticket, f"{word} {TURNS} {SIZE}"))
+            result = await supervisor.run(order(ticket, f"{command} {TURNS} {SIZE}"))
             assert isinstance(result.verdict, Graded), result.verdict
             await ledger.finish(ticket, result.verdict, result.seconds, result.segments)
 
-        async def step(word: str) -> int:
+        async def step(command: str) -> int:
             await ledger.admit(tasks)
             waiting = ledger.accounts.waiting()
-            await asyncio.gather(*(one(ticket, word) for ticket in waiting))
+            await asyncio.gather(*(one(ticket, command) for ticket in waiting))
             batch = ledger.choose()
             assert isinstance(batch, Batch), batch
             await ledger.consume(batch)
@@ -86,13 +86,13 @@ class Sleepers:
     asleep: dict[str, float]
     starting: dict[str, float]
     """Lag while all of them start at once and make their first turn."""
-    more: float
-    """Megabytes that they use."""
+    growth: float
+    """Megabytes that the trials add to the worker."""
 
 
 async def sleepers(options: BenchOptions, trials: int, seconds: float) -> Sleepers:
-    asked = spec(options, trials + 1)
-    async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
+    worker_spec = spec(options, trials + 1)
+    async with Supervisor(ProcessEngine(), worker_spec, number=1) as supervisor:
         process = await _ready(supervisor)
         before = process.rss
         sleeping = [
@@ -104,7 +104,7 @@ async def sleepers(options: BenchOptions, trials: int, seconds: float) -> Sleepe
         rss = process.rss
         results = await asyncio.gather(*sleeping)
     if bad := [result.verdict for result in results if isinstance(result.verdict, Void)]:
-        raise SystemExit(f"a sleeping trial came to nothing: {bad[0]}")
+        raise SystemExit(f"a sleeping trial is void: {bad[0]}")
     return Sleepers(trials, _in_ms(asleep), _in_ms(starting), rss - before)
 
 
@@ -114,11 +114,11 @@ def _in_ms(probe: Result) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """Handling of a killed worker, and of one that cannot start. In seconds."""
+    """Seconds until the controller has handled a killed worker, and one that cannot start."""
 
     orders: int
     noticed: float
-    """Until all its tickets were resolved: void and lost."""
+    """Until all its tickets were void with the cause `lost`."""
     again: float
     """Until their retries had run on another worker."""
     reported: float
@@ -126,8 +126,8 @@ class Deaths:
 
 
 async def deaths(options: BenchOptions, orders: int) -> Deaths:
-    asked = spec(options, orders)
-    async with Supervisor(ProcessEngine(), asked, number=1) as supervisor:
+    worker_spec = spec(options, orders)
+    async with Supervisor(ProcessEngine(), worker_spec, number=1) as supervisor:
         process = await _ready(supervisor)
         waiting = [
             asyncio.create_task(supervisor.run(order(f"lost-{number}", "sleep 600")))
@@ -148,17 +148,17 @@ async def deaths(options: BenchOptions, orders: int) -> Deaths:
 
 
 async def _reported(options: BenchOptions) -> float:
-    broken = spec(options, 1, "cannot_be_made")
+    broken = spec(options, 1, "broken_environment")
     began = time.perf_counter()
     async with Supervisor(ProcessEngine(), broken, number=1) as supervisor:
         try:
             await supervisor.wait_ready()
         except WorkerError as error:
-            assert "what-this-worker-needs" in str(error), error
+            assert "a-missing-module" in str(error), error
             return time.perf_counter() - began
     raise SystemExit("a worker that cannot start was ready")
 
 
-async def _ready(supervisor: Supervisor) -> Proc:
+async def _ready(supervisor: Supervisor) -> WorkerProcess:
     await supervisor.wait_ready()
-    return Proc(int(supervisor.status()[0].where.removeprefix("pid ")))
+    return WorkerProcess(int(supervisor.status()[0].where.removeprefix("pid ")))

@@ -1,10 +1,11 @@
 """verifiers' side of `bench_workers.py`, run by the Python of its own environment.
 
-One of its workers, with its server for an agent's requests, and a client that gives it rollouts as
-a trainer would. The agent is the same as for Plimsoll, and also runs in the worker.
+As `server` it is a worker with verifiers' own server for the requests of agents. As `client` it
+gives rollouts to that worker, as a trainer would. The agent is the same as for Plimsoll, and also
+runs in the worker.
 """
 
-# verifiers is installed by hand.
+# verifiers is no dependency: `workers_sides.py` installs it on first use.
 # pyright: reportMissingImports=false
 
 import asyncio
@@ -62,7 +63,7 @@ def config(turns: int, size: int):
 
 
 async def drive(address: str, policy: str, turns: int, at_once: int) -> None:
-    """Read numbers of rollouts, run them, and print a line when each has ended."""
+    """Read counts of rollouts from standard input, run them, and print a line as each ends."""
     client = EnvClient(address)
     await client.wait_for_server_startup(interval=0.2)
     print("ready", flush=True)

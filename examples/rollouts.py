@@ -14,7 +14,7 @@ CONFIG = Path(__file__).with_name("rollout.toml")
 
 
 def train(batch, weights):
-    """One step: what the policy generated, each token with the advantage of its rollout."""
+    """One step: count the generated tokens, and weight them with their rollout's advantage."""
     for sample, advantage in batch.samples():
         weights["tokens"] += sum(sample.mask)
         weights["credit"] += advantage * sum(sample.mask)

@@ -28,30 +28,30 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BACKENDS = ("local", "docker")
-"""The backends by name; each is a part that tests may need."""
+"""The names of the backends. Each is also the name of a part that a test can `need`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "every_backend: runs on every backend, not on local alone")
-    config.addinivalue_line("markers", "alone: is timed, or looks at the whole host")
+    config.addinivalue_line("markers", "every_backend: runs on every backend, not only on local")
+    config.addinivalue_line("markers", "alone: measures time or looks at the whole host")
     config.addinivalue_line("markers", "slow: takes long; in the full suite, not in `make test`")
     config.addinivalue_line("markers", "nightly: only, or longer, in `make test-nightly`")
-    config.addinivalue_line("markers", "engine: uses Docker; not given by hand")
-    config.addinivalue_line("markers", "cluster: uses Ray; not given by hand")
-    # How long an example takes is no matter of what is tested, and the machine may be busy.
+    config.addinivalue_line("markers", "engine: uses Docker; set automatically")
+    config.addinivalue_line("markers", "cluster: uses Ray; set automatically")
+    # No deadline for an example: the machine may be busy.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`, two workers a core: most tests wait for processes, and do not compute."""
+    """With `-n auto`, two workers per core: most tests wait for processes and use little CPU."""
     return min(2 * len(os.sched_getaffinity(0)), 16)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Give each worker of xdist a PLIMSOLL_HOME: tests of several workers share no sandboxes."""
+    """Give each xdist worker its own PLIMSOLL_HOME, so that workers share no sandboxes."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         home = Path(os.environ["PLIMSOLL_HOME"]) / worker
@@ -64,7 +64,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the protocol promises is tested on every backend; what is above it, on the fastest."""
+    """Run tests marked `every_backend` on every backend, and all others on local, the fastest."""
     if "closed_backend" in metafunc.fixturenames:
         everywhere = metafunc.definition.get_closest_marker("every_backend")
         names = BACKENDS if everywhere else BACKENDS[:1]
@@ -75,12 +75,11 @@ SHARED = {
     "engine": {"docker", "docker-tls", "docker_daemon", "tls_daemon"},
     "cluster": {"ray", "ray_part"},
 }
-"""The fixtures and parameters of tests that use an engine or a cluster."""
+"""The fixtures and parameters of tests that use Docker or Ray, by the mark of these tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of an engine or a cluster are marked: where tests run side by side, those of one
-    kind do not."""
+    """Mark the tests that use Docker or Ray, so that tests of one kind never run in parallel."""
     for item in items:
         call = getattr(item, "callspec", None)
         words = {} if call is None else call.params
@@ -92,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays to the end: tests that collect and count objects pass it by."""
+    """Freeze the imported objects, so that tests that collect and count objects skip them."""
     gc.collect()
     gc.freeze()
 
@@ -108,7 +107,7 @@ def docker_daemon() -> str:
 
 @dataclass(frozen=True, slots=True)
 class TlsDaemon:
-    """A Docker daemon that is remote: behind TLS, and without this host's files."""
+    """A remote Docker daemon: behind TLS, and without access to this host's files."""
 
     url: str
     certificates: Path
@@ -136,7 +135,8 @@ def compose() -> None:
 def ray_part() -> Iterator[None]:
     """Skips where Ray is not installed. All clusters of all tests have one token.
 
-    A process that has started a cluster with a token can use none without: Ray never forgets.
+    Ray keeps the token for the life of the process: a process that has started a cluster with a
+    token cannot use a cluster without one.
     """
     need("ray", why_no_ray())
     with pytest.MonkeyPatch.context() as patch:
@@ -147,9 +147,9 @@ def ray_part() -> Iterator[None]:
 
 @pytest.fixture
 def closed_backend(request: pytest.FixtureRequest) -> Backend:
-    """A backend that is not entered yet. Not async: what it needs asks the engine by itself."""
+    """A backend that is not entered yet. Not async, because `docker_daemon` uses `asyncio.run`."""
     if request.param == "local":
-        # On disk, whatever kind it is: `auto` would depend on the machine that the tests run on.
+        # Always on disk: with `auto` the storage would depend on the host.
         return LocalBackend(LocalOptions(home=request.getfixturevalue("home"), upper="disk"))
     return DockerBackend(DockerOptions(host=request.getfixturevalue("docker_daemon")))
 

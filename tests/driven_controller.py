@@ -1,4 +1,4 @@
-"""A scheduler whose trials end when the caller says so. Everything is real except the workers."""
+"""A scheduler whose trials end on the caller's command. All parts are real except the workers."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ _GOOD = Graded(1.0, Ending.SUBMITTED)
 
 
 class DrivenController:
-    """Takes turns of the controller, and ends single trials between them."""
+    """Runs turns of the controller, and ends single trials between them."""
 
     def __init__(self, controller: Scheduler, supervisor: Supervisor) -> None:
         self._controller = controller
@@ -40,7 +40,7 @@ class DrivenController:
         await self._controller._turn()
 
     async def fill(self, running: int) -> None:
-        """Take turns until so many trials run."""
+        """Run turns until `running` trials run."""
         while self._controller.running < running:
             await self.turn()
 
@@ -53,8 +53,8 @@ class DrivenController:
         fleet._finish(member, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
         await kept
 
-    def look_ahead_no_more(self) -> None:
-        """Announce no more trials: that is done now and then, not in each turn."""
+    def stop_prewarming(self) -> None:
+        """Announce no more trials to workers. The announcements are periodic, not once a turn."""
         self._controller._prewarm_at = float("inf")
 
 

@@ -18,8 +18,8 @@ from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 
 __all__ = [
     "HOST",
-    "Plain",
-    "Ran",
+    "FinishedTrial",
+    "PlainAgent",
     "Shell",
     "check_graded",
     "check_void",
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 HOST = "FROM host-system\nWORKDIR /app\n"
-"""The Dockerfile of most tests' tasks: equal, so built once."""
+"""The Dockerfile of most tests' tasks. They share it, so its image is built once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A trial that has ended: its verdict and its folder."""
+class FinishedTrial:
+    """A finished trial: its verdict, folder and phases."""
 
     verdict: Verdict
     folder: Path
@@ -49,8 +49,8 @@ class Ran:
         return (self.folder / name).read_text()
 
 
-class Plain:
-    """What agents made for a test have in common: they need nothing."""
+class PlainAgent:
+    """The base class of agents for tests: no policy, no mounts and no set-up."""
 
     version = ""
     reference = False
@@ -62,8 +62,8 @@ class Plain:
         pass
 
 
-class Shell(Plain):
-    """An agent that is one shell script, whatever becomes of it."""
+class Shell(PlainAgent):
+    """An agent that runs one shell script and ignores its exit status."""
 
     name = "shell"
 
@@ -85,8 +85,8 @@ def write_task_folder(folder: Path, files: Mapping[str, str], toml: str = "") ->
     return load_task(folder)
 
 
-def check_graded(ran: Ran, reward: float, *notes: str) -> None:
-    """Graded so, with each of the notes in its evidence."""
+def check_graded(ran: FinishedTrial, reward: float, *notes: str) -> None:
+    """Check that the trial has this reward, and each of the notes in its evidence."""
     assert isinstance(ran.verdict, Graded), ran.verdict
     assert ran.verdict.reward == reward
     seen = [evidence.what for evidence in ran.verdict.evidence]
@@ -94,8 +94,8 @@ def check_graded(ran: Ran, reward: float, *notes: str) -> None:
         assert any(note in what for what in seen), seen
 
 
-def check_void(ran: Ran, cause: Cause, *words: str) -> None:
-    """Void for this cause, in these words, and without a reward anywhere in its file."""
+def check_void(ran: FinishedTrial, cause: Cause, *words: str) -> None:
+    """Check that the trial is void with this cause and words, and that its file has no reward."""
     assert isinstance(ran.verdict, Void), ran.verdict
     assert ran.verdict.cause is cause, ran.verdict
     for word in words:
@@ -104,17 +104,17 @@ def check_void(ran: Ran, cause: Cause, *words: str) -> None:
 
 
 def need_several_users() -> None:
-    """Without root a local sandbox has one user only."""
+    """Skip without root, where a local sandbox has only one user."""
     need("root", None if os.geteuid() == 0 else "only root can start commands as other users")
 
 
 def long_time() -> str:
-    """Seconds to sleep that no other process of this host sleeps."""
+    """A random argument for `sleep`, by which a test finds its own process on this host."""
     return f"{1_000_000 + secrets.randbelow(1_000_000_000)}"
 
 
 def processes_with(word: str) -> list[int]:
-    """Processes of this host with a word in their command line."""
+    """The ids of this host's processes with a word in their command line."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from parts import need
 
-__all__ = ["Ended", "Init", "fields", "started", "unfields"]
+__all__ = ["Answer", "Init", "fields", "parse_fields", "started"]
 
 EXEC, DATA, KILL, KILL_ALL, STATUS, UNPACK, PACK, EMPTY = range(1, 9)
 LISTEN, CREDIT, CLOSE, BASELINE, RESET = range(9, 14)
@@ -23,7 +23,7 @@ READY, OUT, ERR, END, CONNECT, CREDITED, CLOSED = range(64, 71)
 
 BIN = Path(__file__).parents[1] / "src/plimsoll/sandboxes/container/init/bin"
 
-# A small root of its own, so that nothing a test does to a sandbox is done to this machine.
+# A small root file system, so that a test cannot change the files of this host.
 ROOT = """
 set -e
 mount --make-rprivate /
@@ -53,7 +53,7 @@ exec $WRAP /.plimsoll/init
 """
 
 
-# What a container's processes may do, init among them.
+# The capabilities of a container's processes, init included.
 KEPT = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service sys_chroot"
 AS_CONTAINER = "setpriv --inh-caps=-all --bounding-set=-all," + ",".join(
     f"+{name}" for name in KEPT.split()
@@ -65,7 +65,7 @@ def fields(*words: str | bytes) -> bytes:
     return b"".join(struct.pack("<I", len(word)) + word for word in raw)
 
 
-def unfields(payload: bytes) -> list[str]:
+def parse_fields(payload: bytes) -> list[str]:
     found, at = [], 0
     while at < len(payload):
         (size,) = struct.unpack_from("<I", payload, at)
@@ -75,8 +75,8 @@ def unfields(payload: bytes) -> list[str]:
 
 
 @dataclass
-class Ended:
-    """What came for one number, until its END."""
+class Answer:
+    """The answer to one request, up to its END frame."""
 
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
@@ -86,7 +86,7 @@ class Ended:
 
 
 class Init:
-    """One running init. Every wait in it is bounded."""
+    """A client of one running init. Every wait has a time limit."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin is not None
@@ -119,10 +119,10 @@ class Init:
                     return kind, number, payload
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._from], [], [], left)[0]:
-                raise TimeoutError("init says nothing")
+                raise TimeoutError("init sent no frame in time")
             chunk = os.read(self._from, 1 << 20)
             if not chunk:
-                raise EOFError("init is gone")
+                raise EOFError("init closed its output")
             self._buffer += chunk
 
     def silent(self, seconds: float = 0.3) -> bool:
@@ -132,14 +132,14 @@ class Init:
             return True
         return False
 
-    def until_end(self, number: int, seconds: float = 20.0) -> Ended:
+    def until_end(self, number: int, seconds: float = 20.0) -> Answer:
         return self.until_ends(number, seconds=seconds)[number]
 
-    def until_ends(self, *numbers: int, seconds: float = 20.0) -> dict[int, Ended]:
-        found = {number: Ended() for number in numbers}
+    def until_ends(self, *numbers: int, seconds: float = 20.0) -> dict[int, Answer]:
+        found = {number: Answer() for number in numbers}
         while not all(found[number].pairs for number in numbers):
             kind, number, payload = self.frame(seconds)
-            one = found.setdefault(number, Ended())
+            one = found.setdefault(number, Answer())
             if kind == OUT:
                 one.out += payload
             elif kind == ERR:
@@ -147,7 +147,7 @@ class Init:
             elif kind == CREDITED:
                 one.credit += struct.unpack("<I", payload)[0]
             elif kind == END:
-                words = unfields(payload)
+                words = parse_fields(payload)
                 one.pairs = list(zip(words[::2], words[1::2], strict=True))
                 one.words = dict(one.pairs)
         return found
@@ -157,8 +157,8 @@ class Init:
     ) -> int:
         return self.ask(EXEC, fields(flags, cwd, user, str(len(argv)), *argv, *env))
 
-    def run(self, script: str, data: bytes = b"", **more: Any) -> Ended:
-        """A shell's script, to its end."""
+    def run(self, script: str, data: bytes = b"", **more: Any) -> Answer:
+        """Run a shell script to its end."""
         number = self.begin(script, flags="s", **more)
         if data:
             self.send(DATA, number, data)
@@ -175,7 +175,7 @@ class Init:
 
     @property
     def pid(self) -> int:
-        """Init's number outside of its namespace."""
+        """The process id of init outside its PID namespace."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int(children.read_text().split()[0])
 
@@ -191,7 +191,7 @@ def _why_not() -> str | None:
 
 @contextmanager
 def started(root: Path, wrap: str = AS_CONTAINER) -> Iterator[Init]:
-    """An init that has said it is ready; all of it is gone at the end."""
+    """A running init that has sent READY. The end of the block kills it and its processes."""
     need("root", _why_not())
     binary = BIN / f"plimsoll-init-{platform.machine()}"
     command = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--ipc", "sh", "-c", ROOT]
@@ -203,7 +203,7 @@ def started(root: Path, wrap: str = AS_CONTAINER) -> Iterator[Init]:
             init = Init(process)
             kind, number, payload = init.frame()
             assert (kind, number) == (READY, 0)
-            assert unfields(payload) == ["plimsoll-init", "1"]
+            assert parse_fields(payload) == ["plimsoll-init", "1"]
             yield init
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""The parts of the world that tests run on, and what becomes of a test whose part is absent."""
+"""The external parts that tests need. A test whose part is missing is skipped, or fails."""
 
 import asyncio
 import os
@@ -20,16 +20,16 @@ from plimsoll.sandboxes.protocol import SandboxSpec
 __all__ = ["IMAGES", "NIGHTLY", "need", "spec", "why_no_compose", "why_no_daemon"]
 
 NIGHTLY = bool(os.environ.get("PLIMSOLL_TEST_NIGHTLY"))
-"""Whether tests take as long as they like: `make test-nightly`."""
+"""True in `make test-nightly`, which runs the long tests at full length."""
 
 IMAGES = ("debian:12", "debian:bookworm-slim", "host-system")
-"""What tests start containers of. There may be no registry, so a Docker daemon must have them."""
+"""The images of the tests' containers. A Docker daemon must have them: there may be no registry."""
 
 
 def need(part: str, reason: str | None) -> None:
-    """Skip for `reason` where a part is absent; fail where PLIMSOLL_REQUIRE names it.
+    """Skip the test if a part is missing; fail it if PLIMSOLL_REQUIRE names the part.
 
-    `reason` is None where the part is there.
+    `reason` says why the part is missing. It is None if the part is available.
     """
     if reason is None:
         return
@@ -39,12 +39,12 @@ def need(part: str, reason: str | None) -> None:
 
 
 def spec(**more: Any) -> SandboxSpec:
-    """What a test's sandbox is started with."""
+    """The spec of a test's sandbox."""
     return SandboxSpec(Labels("test", "test.1", this_process(), time.time() + 600), **more)
 
 
 def why_no_daemon(url: str, certificates: Path | None = None) -> str | None:
-    """Why tests cannot use the Docker daemon at an address."""
+    """The reason that tests cannot use the Docker daemon at an address, or None."""
 
     async def ask() -> str | None:
         endpoint = find_endpoint(url, None, os.environ, certificates=certificates)
@@ -61,7 +61,7 @@ def why_no_daemon(url: str, certificates: Path | None = None) -> str | None:
 
 
 def why_no_compose() -> str | None:
-    """Why tests cannot use Compose V2."""
+    """The reason that tests cannot use Compose V2, or None."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) is None:
             continue

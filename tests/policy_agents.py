@@ -1,4 +1,4 @@
-"""Agents that use a policy, and trials of them through a gateway with a scripted policy."""
+"""An agent that sends requests to a policy, and trials of such agents through a gateway."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import Plain, Ran
+from helpers import FinishedTrial, PlainAgent
 from plimsoll.agents.protocol import Agent, Assignment, Outcome
 from plimsoll.core.errors import AgentError
 from plimsoll.gateway.gateway import Gateway
@@ -26,7 +26,14 @@ from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 from plimsoll.trials.policy_session import PolicyAccess
 from plimsoll.trials.trial import run_trial
 
-__all__ = ["Asking", "Asks", "Worked", "over_http", "served_aside", "trial_with"]
+__all__ = [
+    "AskingAgent",
+    "PolicyTrial",
+    "RunTrial",
+    "over_http",
+    "serve_in_thread",
+    "trial_with",
+]
 
 ASK = """
 import json, os, sys, urllib.error, urllib.request
@@ -46,12 +53,14 @@ if body["stream"]:
     sys.exit("[DONE]" not in said)
 print(json.loads(said)["choices"][0]["message"]["content"])
 """
-"""A program that asks the policy something, and exits with 4 where it gets no answer."""
+"""A program that sends one request to the policy, and exits with 4 on an HTTP error."""
 
 
-class Asking(Plain):
-    """An agent in the sandbox: a script that can `ask` the policy. With `gives_up` it raises
-    where the script fails."""
+class AskingAgent(PlainAgent):
+    """An agent that runs a shell script in the sandbox. The script can `ask` the policy.
+
+    With `gives_up` the agent raises an error if the script fails.
+    """
 
     name = "asking"
     version = "1.2"
@@ -75,19 +84,19 @@ class Asking(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Worked(Ran):
-    """A trial whose agent was given a policy."""
+class PolicyTrial(FinishedTrial):
+    """A finished trial of an agent with a policy."""
 
     @property
     def trajectory(self) -> Trajectory:
         return read_trajectory(self.folder / "trajectory.jsonl.zst")
 
 
-Asks = Callable[..., Awaitable[Worked]]
+RunTrial = Callable[..., Awaitable[PolicyTrial]]
 
 
-def trial_with(backend: Backend, folder: Path) -> Asks:
-    """Runs a trial of an agent, with this to answer for the policy."""
+def trial_with(backend: Backend, folder: Path) -> RunTrial:
+    """A function that runs a trial of an agent through a gateway to an upstream."""
 
     async def run(
         task: Task,
@@ -96,7 +105,7 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
         limits: Limits | None = None,
         attempt: int = 1,
         longest_pause: float = 600.0,
-    ) -> Worked:
+    ) -> PolicyTrial:
         place = folder / "trials" / f"{task.name}.{attempt}"
         pauses = upstream.pauses if isinstance(upstream, Gate) else None
         async with Gateway(upstream, pauses=pauses) as gateway:
@@ -115,7 +124,7 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
                     longest_pause,
                 ),
             )
-        return Worked(result.verdict, place, result.phases)
+        return PolicyTrial(result.verdict, place, result.phases)
 
     return run
 
@@ -124,7 +133,7 @@ def trial_with(backend: Backend, folder: Path) -> Asks:
 async def over_http(
     *servers: ScriptedServer, timeouts: Timeouts | None = None, patience: float = 0.3
 ) -> AsyncGenerator[Upstream]:
-    """An upstream of servers that nobody looked at before, and that are not waited for long."""
+    """An upstream of scripted servers. They are not probed; requests wait briefly for them."""
     known = Capabilities(
         url=servers[0].url,
         model="scripted",
@@ -147,10 +156,10 @@ async def over_http(
 
 
 @contextmanager
-def served_aside(
+def serve_in_thread(
     script: Script | Callable[[ScriptedRequest], Turn | str], offers: ServerFeatures | None = None
 ) -> Generator[ScriptedServer]:
-    """A script's server in a thread of its own, for commands that run beside the test."""
+    """A scripted server in a separate thread, for tests that block while a command uses it."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -9,10 +9,12 @@ __all__ = ["held_port"]
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port that no other process is given meanwhile. Connections to it are refused until
-    whoever is told its number listens, with SO_REUSEADDR as servers do."""
+    """A reserved port. It refuses connections until a server of the test listens on it.
+
+    The server must set SO_REUSEADDR, as servers do.
+    """
     with socket.socket() as held:
-        # Bound without listening: others that reuse addresses may bind it by its number alone.
+        # Bound without listening: servers that reuse addresses can bind it, by its number only.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("", 0))
         yield held.getsockname()[1]

@@ -16,12 +16,12 @@ def why_no_ray() -> str | None:
 
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[Any]:
-    """With a head that has no room for workers. Add nodes as a test needs them."""
+    """A cluster whose head has no CPUs for workers. The test adds the other nodes."""
     from ray._common.utils import get_default_ray_temp_dir
     from ray.cluster_utils import Cluster
 
-    # A cluster leaves its address there, wherever its own files are, and does not make the folder:
-    # on a host where Ray never ran there is none.
+    # A cluster writes its address to this folder, whatever its `temp_dir`, but does not create it.
+    # The folder is missing on a host where Ray has never run.
     Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         room = {"num_cpus": 0, "object_store_memory": 100 << 20}

@@ -36,7 +36,7 @@ def result(text: str, id: str = "c1") -> Message:
 
 
 class Talk:
-    """Records one session in a folder, a second a turn."""
+    """Records one session in a folder. A turn takes one second."""
 
     def __init__(
         self, folder: Path, about: dict[str, str] | None = None, tools: msgspec.Raw | None = TOOLS
@@ -55,15 +55,17 @@ class Talk:
         ids: bool = True,
         odd: int | None = None,
     ) -> Exchange:
-        """An exchange. With `odd`, the engine's first token for the prompt is this one."""
+        """Record an exchange. `odd` replaces the first prompt token that the server reports."""
         self.now += 1
         prompt, new = prompted(messages), generated(answer)
         if odd is not None:
             prompt[0] = odd
         returned = Returned(prompt, new, [-0.5] * len(new)) if ids else None
         place = self.recorder.locate(Spoken(messages), self.tools)
-        told = done(messages, answer, version=version, finish=finish, at=self.now, tokens=returned)
-        return self.recorder.commit(place, told)
+        exchange = done(
+            messages, answer, version=version, finish=finish, at=self.now, tokens=returned
+        )
+        return self.recorder.commit(place, exchange)
 
     async def close(self, ending: str = "submitted") -> Trajectory:
         return read_trajectory(await self.recorder.close(ending))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from helpers import long_time, processes_with
 
-__all__ = ["Living", "living"]
+__all__ = ["SandboxOwner", "running_owner"]
 
 OWNER = """
 import asyncio, json, sys, time
@@ -47,15 +47,15 @@ asyncio.run(main())
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
-    """The process, and the ids of its sandboxes, whose tickets are task.1, task.2 and so on."""
+class SandboxOwner:
+    """A process with sandboxes. Their tickets are task.1, task.2 and so on."""
 
     process: subprocess.Popen[str]
     ids: list[str]
     mark: str
 
     def running(self, ticket: int) -> list[int]:
-        """The processes in one of its sandboxes."""
+        """The ids of the processes in one of its sandboxes."""
         return processes_with(f"{self.mark}.{ticket}")
 
     def kill(self) -> None:
@@ -64,13 +64,13 @@ class Living:
 
 
 @contextmanager
-def living(home: Path, run: str, number: int = 2) -> Iterator[Living]:
-    """A process whose sandboxes run until it is killed, at the latest at the end."""
+def running_owner(home: Path, run: str, number: int = 2) -> Iterator[SandboxOwner]:
+    """Start a process whose sandboxes run until it is killed. The end of the block kills it."""
     mark = long_time()
     command = [sys.executable, "-c", OWNER, str(home), run, str(number), mark]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield Living(process, json.loads(process.stdout.readline()), mark)
+            yield SandboxOwner(process, json.loads(process.stdout.readline()), mark)
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""Reading the output of a program from a pseudo-terminal."""
+"""Reads the output of a program from a pseudo-terminal."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ __all__ = ["read_all"]
 
 
 def read_all(terminal: int) -> str:
-    """What was written to a terminal until its other side was closed."""
+    """Read a terminal until its other side is closed."""
     data = b""
     while True:
         try:

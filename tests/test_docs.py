@@ -122,7 +122,7 @@ def test_code_blocks_name_their_language(page: Path):
 
 
 def words_of(command: str) -> list[str]:
-    """The words of a `plimsoll` command; empty where it is another one."""
+    """The words after `plimsoll` of a command; empty for other commands."""
     plain = re.sub(r"[\[\]…]|\.\.\.", " ", command)
     try:
         words = shlex.split(plain)
@@ -138,7 +138,7 @@ def words_of(command: str) -> list[str]:
 
 
 def problem_of(words: list[str]) -> str | None:
-    """The reason why the words after `plimsoll` are no command of it."""
+    """The reason that the words after `plimsoll` are not a valid command, or None."""
     command: click.Command = plimsoll
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
@@ -235,7 +235,7 @@ def test_an_unknown_key_is_found():
 
 
 def is_module(name: str) -> bool:
-    """Whether a dotted name, or the name before its last dot, is a module of the package."""
+    """True if a dotted name, or the part before its last dot, is a module of the package."""
     file = ROOT / "src" / name.replace(".", "/")
     places = (file / "__init__.py", file.with_suffix(".py"), file.parent.with_suffix(".py"))
     return any(place.is_file() for place in places)

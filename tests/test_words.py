@@ -14,7 +14,7 @@ RETIRED_TYPES = RETIRED | {"line"}
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Every module of the package, by its path in it."""
+    """Every module of the package, with its path in the package."""
     found = sorted(SOURCE.rglob("*.py"))
     assert len(found) > 100
     for path in found:

@@ -1,4 +1,4 @@
-"""A dataset for verl, a row for each task: python examples/integrations/verl_dataset.py TASKS FILE
+"""A dataset for verl, one row per task: python examples/integrations/verl_dataset.py TASKS FILE
 
 verl trains on it, and Plimsoll rolls out:
 
@@ -19,7 +19,7 @@ from plimsoll.tasks.loader import load_tasks
 
 
 def row(task):
-    """What verl wants of a row, and which task it is. Its agent reads the task's instruction."""
+    """The columns that verl needs, and the name of the task. The agent reads its instruction."""
     prompt = [{"role": "user", "content": task.name}]
     return {
         "prompt": prompt,

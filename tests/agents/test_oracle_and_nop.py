@@ -6,7 +6,7 @@ import pytest
 
 from helpers import (
     HOST,
-    Ran,
+    FinishedTrial,
     check_graded,
     check_void,
     long_time,
@@ -27,7 +27,7 @@ GRADER = "#!/bin/bash\n([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/r
 def run(backend: Backend, tmp_path: Path):
     """Write a task with this solution, and run the named agent on it."""
 
-    async def run(agent: str, solution: str | None, toml: str = "", **files: str) -> Ran:
+    async def run(agent: str, solution: str | None, toml: str = "", **files: str) -> FinishedTrial:
         content = {
             "instruction.md": "Make /app/done.\n",
             "environment/Dockerfile": HOST,
@@ -45,7 +45,7 @@ def run(backend: Backend, tmp_path: Path):
             run="test",
             directory=tmp_path / "trial",
         )
-        return Ran(result.verdict, tmp_path / "trial", result.phases)
+        return FinishedTrial(result.verdict, tmp_path / "trial", result.phases)
 
     return run
 

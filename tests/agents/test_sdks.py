@@ -24,9 +24,9 @@ AT = "/opt/sdks"
 
 
 class Sdk:
-    """An agent that is a Python script."""
+    """The adapter of an agent that is a Python script."""
 
-    parts: tuple[Component, ...] = ()
+    components: tuple[Component, ...] = ()
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Sdk:
 
 
 class SdkAgent(CommandLineAgent):
-    """It uses the Python of the host."""
+    """Runs the script with the packages of this host. The sandbox must have the same Python."""
 
     version = anthropic.__version__
     mounts = (Mount(PACKAGES, AT),)
@@ -56,7 +56,7 @@ class SdkAgent(CommandLineAgent):
         here = f"{sys.version_info[0]}.{sys.version_info[1]}"
         done = await sandbox.exec(["python3", "--version"])
         same = done.stdout.text.startswith(f"Python {here}.")
-        need("python", None if same else f"the sandbox has no Python {here}, as the SDKs here want")
+        need("python", None if same else f"the sandbox has no Python {here}, which the SDKs need")
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "anthropic_messages"])

@@ -32,7 +32,7 @@ CUT = Turn(text="```bash\nls", finish="length")
 
 
 @dataclass(frozen=True)
-class Worked:
+class AgentRun:
     """The result of an agent's work."""
 
     outcome: Outcome
@@ -50,7 +50,7 @@ class Worked:
         return [one.text for one in self.messages[2:] if one.role in ("tool", "user")]
 
 
-Work = Callable[..., Awaitable[Worked]]
+Work = Callable[..., Awaitable[AgentRun]]
 Assign = Callable[[Access | None], Assignment]
 
 
@@ -96,12 +96,12 @@ def work(assign: Assign, tmp_path: Path, log: bytearray) -> Work:
         upstream: ScriptedPolicy | None = None,
         agent: Shell | None = None,
         limits: Limits | None = None,
-    ) -> Worked:
+    ) -> AgentRun:
         async with Gateway(upstream or ScriptedPolicy(answer or Script(turns=turns))) as gateway:
             session = await gateway.open(tmp_path / "t", blobs=tmp_path / "b", limits=limits)
             outcome = await (agent or Shell()).run(assign(session.access(gateway.port)))
             path = await session.end()
-        return Worked(outcome, read_trajectory(path), log.decode())
+        return AgentRun(outcome, read_trajectory(path), log.decode())
 
     return work
 
@@ -178,7 +178,9 @@ async def test_a_server_that_refuses_tools_is_asked_without_them(work: Work, san
     ],
     ids=["no-json", "no-command", "too-deep", "no-tool", "empty", "too-long", "open-block"],
 )
-async def test_a_mistake_is_corrected_once_in_a_row(work: Work, mistake: Turn, words: str):
+async def test_an_invalid_answer_is_corrected_but_not_a_second_one_in_a_row(
+    work: Work, mistake: Turn, words: str
+):
     def answer(asked: ScriptedRequest) -> Turn:
         answers = sum(message.role == "assistant" for message in asked.messages)
         return (mistake, Turn(run="echo fine"), mistake, mistake, Turn(text="Done."))[answers]
@@ -255,7 +257,7 @@ async def test_a_missing_policy_is_an_error(assign):
         await Shell().run(assign(None))
 
 
-class Watched(ScriptedPolicy):
+class RecordingPolicy(ScriptedPolicy):
     """A policy that records the sampling parameters of its requests."""
 
     settings: dict[str, msgspec.Raw]
@@ -267,7 +269,7 @@ class Watched(ScriptedPolicy):
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.5, "max_tokens": 7}])
 async def test_only_given_sampling_parameters_are_sent(work: Work, sampling):
-    policy = Watched(Script())
+    policy = RecordingPolicy(Script())
     await work(upstream=policy, agent=Shell(sampling=sampling))
     assert {name: msgspec.json.decode(raw) for name, raw in policy.settings.items()} == sampling
 

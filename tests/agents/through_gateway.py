@@ -9,7 +9,7 @@ from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import Script, load_script
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.loader import load_task
-from policy_agents import Asks, Worked, trial_with
+from policy_agents import PolicyTrial, RunTrial, trial_with
 
 __all__ = ["SCRIPT", "SCRIPTS", "worker"]
 
@@ -17,15 +17,15 @@ SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = load_script(SCRIPTS / "off-by-one.toml")
 TASK = Path(__file__).parents[2] / "examples/tasks/off-by-one"
 MEMORY = 2048
-"""MB: agents in JavaScript need more than the limit of the task."""
+"""In MB. JavaScript agents need more than the limit of the task."""
 
 
-def worker(backend: Backend, folder: Path) -> Asks:
+def worker(backend: Backend, folder: Path) -> RunTrial:
     """A function that runs a trial of an agent on the task `off-by-one` with a scripted policy."""
 
     async def work(
         agent: Agent, script: Script = SCRIPT, *, limits: Limits | None = None, user: str = "root"
-    ) -> Worked:
+    ) -> PolicyTrial:
         task = folder / TASK.name
         shutil.copytree(TASK, task)
         file = task / "task.toml"

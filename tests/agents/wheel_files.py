@@ -1,4 +1,4 @@
-"""A Python package made for a test."""
+"""Python wheels for tests."""
 
 import zipfile
 from pathlib import Path

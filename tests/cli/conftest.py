@@ -21,7 +21,7 @@ PASS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
 @pytest.fixture(scope="session")
 def sandboxes(home: Path) -> None:
-    """Skips where local sandboxes cannot be had."""
+    """Skips where local sandboxes are not available."""
 
     async def enter() -> None:
         async with LocalBackend(LocalOptions(home=home)):
@@ -35,7 +35,7 @@ def sandboxes(home: Path) -> None:
 
 @pytest.fixture
 def write_task(tmp_path: Path, sandboxes: None) -> Callable[..., Path]:
-    """Writes a task folder below `tasks/`. Its tests give 1 and its solution does nothing."""
+    """Writes a folder below `tasks/`. Defaults: the tests give 1, the solution does nothing."""
 
     def write(name: str, *, toml: str = "", test: str = PASS, solve: str = "true") -> Path:
         folder = tmp_path / "tasks" / name
@@ -53,7 +53,7 @@ def write_task(tmp_path: Path, sandboxes: None) -> Callable[..., Path]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `plimsoll` in the test's own folder; what has not ended after the test is killed."""
+    """Starts `plimsoll` in the test's folder. Kills the processes that the test leaves running."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*args: str, python: tuple[str, ...] = ("-m", "plimsoll")) -> subprocess.Popen[str]:
@@ -78,7 +78,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> str:
-    """What every process that the test starts has in its environment."""
+    """A marker in the environment of every process that the test starts."""
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
     return value
@@ -88,7 +88,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 def plimsoll(
     start: Callable[..., subprocess.Popen[str]],
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `plimsoll` to its end."""
+    """Runs `plimsoll`, and waits until it ends."""
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         process = start(*args)
@@ -100,7 +100,7 @@ def plimsoll(
 
 @pytest.fixture(params=["local", "docker", "docker-tls"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, ...]:
-    """The options that name a place for sandboxes: this host, its Docker daemon, a remote one."""
+    """The options that select local sandboxes, the Docker daemon of this host, or a remote one."""
     if request.param == "local":
         request.getfixturevalue("sandboxes")
         return ("--backend", "local")

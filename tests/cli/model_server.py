@@ -1,9 +1,9 @@
-"""A program that serves a model and takes weights, with the endpoints that vLLM documents.
+"""A server of a model with updatable weights, with the endpoints that vLLM documents.
 
     python model_server.py MODEL PORT
 
-It really generates, with the weights of the folder that it loaded last, and reports no version of
-its tokens. `GET /norms` returns the norm of every tensor that it serves.
+It generates with the weights of the folder that it loaded last, and reports no versions of its
+tokens. `GET /norms` returns the norm of each tensor that it loaded last.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ class Server:
         self._http = http
         self._base = base
         self._label = "default"
-        self._goes = asyncio.Event()
-        self._goes.set()
+        self._not_paused = asyncio.Event()
+        self._not_paused.set()
         self._loads = 0
         self._norms: dict[str, float] = {}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         match request.method, request.path:
             case "POST", "/pause":
-                self._goes.clear()
+                self._not_paused.clear()
                 return web.json_response({"status": "paused"})
             case "POST", "/resume":
-                self._goes.set()
+                self._not_paused.set()
                 return web.json_response({"status": "resumed"})
             case "POST", "/collective_rpc":
                 asked = await request.json()
@@ -59,7 +59,7 @@ class Server:
                 return await self._pass_on(request)
 
     async def _load(self, folder: str) -> None:
-        assert not self._goes.is_set(), "weights were loaded while it generated"
+        assert not self._not_paused.is_set(), "weights were loaded while the server was not paused"
         loaded: PreTrainedModel = await asyncio.to_thread(
             AutoModelForCausalLM.from_pretrained,
             folder,  # pyright: ignore
@@ -70,20 +70,20 @@ class Server:
         self._norms = {name: float(tensor.norm()) for name, tensor in tensors.items()}
 
     async def _pass_on(self, request: web.BaseRequest) -> web.Response:
-        await self._goes.wait()
+        await self._not_paused.wait()
         url = self._policy.urls[0].removesuffix("/v1") + request.path
         headers = {"Authorization": f"Bearer {self._policy.key}"}
         body = await request.read()
         async with self._http.request(
             request.method, url, data=body or None, headers=headers
-        ) as told:
-            said = await told.read()
-        if told.content_type != "application/json":  # /health says nothing
-            return web.Response(body=said, status=told.status)
-        answer: dict[str, Any] = json.loads(said)
+        ) as response:
+            content = await response.read()
+        if response.content_type != "application/json":  # /health has no body
+            return web.Response(body=content, status=response.status)
+        answer: dict[str, Any] = json.loads(content)
         for choice in answer.get("choices", []):
             choice.pop("token_versions", None)
-        return web.json_response(answer, status=told.status)
+        return web.json_response(answer, status=response.status)
 
 
 async def main(model: str, port: str) -> None:

@@ -1,4 +1,4 @@
-"""Files of a killed run as a power cut leaves them."""
+"""Simulates a power cut: removes the events of a killed run that are not durable."""
 
 import shutil
 import tempfile
@@ -10,15 +10,15 @@ from plimsoll.ledger.journal.journal import Journal, is_durable
 __all__ = ["cut_power"]
 
 _HEADER, _FRAME = 32, 24
-"""Bytes of a write-ahead log's header, and of that of each of its frames."""
+"""The bytes of a write-ahead log's header, and of the header of a frame."""
 
 
 def cut_power(run: Path) -> int:
-    """Put the ledger back to its last event that was written through to the disk.
+    """Remove all events after the last durable one. Returns the number of removed events.
 
-    The journal syncs the log with the transaction of such an event; of those after it a power
-    cut may take all. Returns how many events are gone. The other files of the run stay: they
-    may have reached the disk before.
+    The journal syncs the write-ahead log with the transaction of a durable event. A power cut can
+    remove all later transactions. The other files of the run stay: they may have reached the disk
+    earlier.
     """
     ledger, log = run / "ledger.db", run / "ledger.db-wal"
     before = _last(ledger)[0]
@@ -37,7 +37,7 @@ def cut_power(run: Path) -> int:
 
 
 def _last(ledger: Path) -> tuple[int, bool]:
-    """The number of the last event, and whether it was synced. The file is left as it is."""
+    """The number of events, and True if the last one is durable. Does not change the file."""
     with tempfile.TemporaryDirectory() as folder:
         for path in ledger.parent.glob(f"{ledger.name}*"):
             shutil.copyfile(path, Path(folder) / path.name)
@@ -50,11 +50,11 @@ def _last(ledger: Path) -> tuple[int, bool]:
 
 
 def _commits(log: bytes) -> list[int]:
-    """Where the transactions of a log end, the first of them being none."""
+    """The ends of the transactions of a log, after 0 for no transaction."""
     page = int.from_bytes(log[8:12], "big")
     ends = [0]
     for start, end in pairwise(range(_HEADER, len(log) + 1, _FRAME + page)):
-        is_of_now = log[start + 8 : start + 16] == log[16:24]
-        if is_of_now and int.from_bytes(log[start + 4 : start + 8], "big"):
+        is_current = log[start + 8 : start + 16] == log[16:24]
+        if is_current and int.from_bytes(log[start + 4 : start + 8], "big"):
             ends.append(end)
     return ends

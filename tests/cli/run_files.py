@@ -1,4 +1,4 @@
-"""Runs started from the command line, and checks of the processes that they leave."""
+"""Runs that tests start from the command line, and checks of their processes and files."""
 
 import contextlib
 import json
@@ -19,13 +19,13 @@ __all__ = [
     "MARK",
     "Plimsoll",
     "Start",
-    "checked",
+    "check_ledger",
     "kill",
     "marked",
     "no_sandbox",
     "prompts",
     "rows",
-    "to_the_end",
+    "run_to_end",
     "wait_for",
     "wait_until_gone",
     "write_run",
@@ -38,7 +38,7 @@ MARK = "PLIMSOLL_TEST_MARK"
 
 
 def write_run(folder: Path, **run: object) -> Path:
-    """A config for a run of the tasks in `tasks`, with sandboxes in a home of its own."""
+    """Write a config for a run of the tasks in `tasks`, with sandboxes in `home`."""
     settings = {"agent": "oracle", "group_size": 2, "batch_groups": 2, "steps": 3, **run}
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     file = folder / "night.toml"
@@ -51,7 +51,7 @@ def write_run(folder: Path, **run: object) -> Path:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Processes that were started with this mark in their environment, with what they are."""
+    """The command lines of the processes with this mark in their environment, by process id."""
     found: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -68,17 +68,20 @@ def wait_for(
     *,
     within: float = 240,
 ) -> None:
-    """Wait until something is so; fail with what a process said where it ends before."""
+    """Wait until a condition holds. Fail with the output of `process` if it ends before."""
     deadline = time.monotonic() + within
     while not holds():
         if process is not None and process.poll() is not None:
             pytest.fail("\n".join(process.communicate()))
-        assert time.monotonic() < deadline, "it did not come to that"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.02)
 
 
 def wait_until_gone(mark: str, word: str, *, within: float = 240) -> None:
-    """Wait until no marked process has a word in its command line; fail with their threads."""
+    """Wait until no marked process has a word in its command line.
+
+    On a timeout, fail with the threads of the remaining processes.
+    """
     deadline = time.monotonic() + within
     while left := {pid: what for pid, what in marked(mark).items() if word in what}:
         if time.monotonic() > deadline:
@@ -102,14 +105,14 @@ def _threads(pid: int) -> str:
 
 
 def kill(process: "subprocess.Popen[str]", mark: str) -> None:
-    """Kill a run and its workers at once, and wait until nothing of it is left running."""
+    """Kill a run and its workers at once, and wait until no marked process is left."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: not marked(mark))
 
 
-def to_the_end(start: Start, *args: str) -> dict[str, Any]:
-    """Let a run come to its end, however slow the machine is; what it says of itself."""
+def run_to_end(start: Start, *args: str) -> dict[str, Any]:
+    """Run a command to its end, and return its JSON output. The time limit is generous."""
     process = start(*args, "--json")
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, out + err
@@ -117,7 +120,7 @@ def to_the_end(start: Start, *args: str) -> dict[str, Any]:
 
 
 def prompts(run: Path) -> list[int]:
-    """The prompts of all batches that were committed, by the ledger."""
+    """The prompts of all committed batches, from the ledger."""
     journal, auditor = Journal.open(run / "ledger.db"), Auditor()
     for _, event in journal.read():
         auditor.take(event)
@@ -134,6 +137,6 @@ def no_sandbox(folder: Path) -> bool:
     return not any((folder / "home/sandboxes").iterdir())
 
 
-def checked(plimsoll: Plimsoll, run: str) -> None:
+def check_ledger(plimsoll: Plimsoll, run: str) -> None:
     ended = plimsoll("ledger", run, "--check")
     assert ended.returncode == 0, ended.stdout

@@ -94,8 +94,8 @@ def test_a_full_disk_under_stdout_is_one_line_without_a_stack_trace(
             cwd=tmp_path,
             check=False,
         )
-    told = b"plimsoll: cannot write to standard output: No space left on device\n"
-    assert (ended.returncode, ended.stderr) == (1, told)
+    message = b"plimsoll: cannot write to standard output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, message)
 
 
 def test_an_ascii_terminal_causes_no_stack_trace_and_data_stay_utf_8(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The wheel: in an empty environment and without the repository, the quick start works."""
+"""The wheel: the quick start works in an empty environment, without the repository."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, without the variables that change a Python."""
+    """Run a command in a folder, without the environment variables that configure Python."""
     environment = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
     return subprocess.run(
         words,
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """The programs of an environment that has the wheel and its core dependencies, no more."""
+    """The programs of an environment with only the wheel and its core dependencies."""
     environment = wheel.parent / "environment"
     venv.create(environment, symlinks=True)
     target = ("--python", environment / "bin/python")
@@ -76,9 +76,9 @@ def test_core_dependencies_are_enough_for_the_quick_start(
     heavy = run(installed / "python", "-c", "import torch", folder=tmp_path)
     assert "ModuleNotFoundError" in heavy.stderr
 
-    told = run(installed / "plimsoll", "--help", folder=tmp_path)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "eval" in told.stdout
+    shown = run(installed / "plimsoll", "--help", folder=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "eval" in shown.stdout
 
     shutil.copytree(ROOT / "examples/tasks/off-by-one", tmp_path / "tasks/off-by-one")
     for agent, reward in (("oracle", 1.0), ("nop", 0.0)):

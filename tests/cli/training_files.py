@@ -1,4 +1,4 @@
-"""Trainings small enough for a test: a model that chooses between two words."""
+"""Configs and a tiny model for trainings in tests. The model chooses between two commands."""
 
 import json
 from pathlib import Path
@@ -23,11 +23,11 @@ GRADE = """#!/bin/bash
 read -r word 2>/dev/null < /tmp/answer
 if [ "$word" = good ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
-"""Gives 1 to whoever chose the better word."""
+"""Gives 1 for the answer `good`, and 0 for any other."""
 
 
 def make_model(folder: Path, *, hidden: int = 16, seed: int = 0) -> Path:
-    """A model that can say a good command, a bad one, or nothing at all."""
+    """Write a model that generates a good command, a bad one, or none."""
     tokenizer = Tokenizer(models.BPE(vocab={"<unk>": 0}, merges=[], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=END, eos_token=END)
@@ -59,7 +59,7 @@ def make_model(folder: Path, *, hidden: int = 16, seed: int = 0) -> Path:
 
 
 def write_training(folder: Path, *, training: object = None, **run: object) -> Path:
-    """A config that trains such a model on the tasks in `tasks`, in a home of its own."""
+    """Write a config that trains this model on the tasks in `tasks`, with sandboxes in `home`."""
     if not (folder / "model").exists():
         make_model(folder / "model")
     tables: dict[str, dict[str, object]] = {
@@ -91,6 +91,6 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 def final_weights(run: Path) -> dict[str, Tensor]:
-    """Those of the run's last checkpoint."""
+    """The weights of the run's last checkpoint."""
     last = max((run / "checkpoints").glob("*.json"), key=lambda path: path.stem.split("-")[1])
     return load_file(last.with_suffix("") / "model.safetensors")

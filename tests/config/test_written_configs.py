@@ -1,4 +1,4 @@
-"""Configs that people are told to copy: those of the examples and of the documents."""
+"""The configs of the examples and of the docs can be loaded."""
 
 import re
 from pathlib import Path

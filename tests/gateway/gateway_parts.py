@@ -92,8 +92,8 @@ class Stepped:
 
     async def call(self, number: int = -1) -> Step:
         """The call with this number, once it has arrived."""
-        wanted = number + 1 if number >= 0 else 1
-        await eventually(lambda: len(self.calls) >= wanted)
+        count = number + 1 if number >= 0 else 1
+        await eventually(lambda: len(self.calls) >= count)
         return self.calls[number]
 
     async def ready(self) -> Version:
@@ -132,10 +132,10 @@ class Stepped:
         step = Step()
         self.calls.append(step)
         try:
-            while (said := await step.queue.get()) is not None:
-                if isinstance(said, Refusal):
-                    raise said
-                yield said
+            while (piece := await step.queue.get()) is not None:
+                if isinstance(piece, Refusal):
+                    raise piece
+                yield piece
         except (asyncio.CancelledError, GeneratorExit):
             step.cancelled = True
             raise
@@ -143,13 +143,13 @@ class Stepped:
             step.over = True
 
 
-def say(step: Step, *said: str | Refusal) -> None:
-    for each in said:
+def say(step: Step, *pieces: str | Refusal) -> None:
+    for each in pieces:
         step.queue.put_nowait(each)
 
 
-def done(step: Step, *said: str) -> None:
-    say(step, *said)
+def done(step: Step, *pieces: str) -> None:
+    say(step, *pieces)
     step.queue.put_nowait(None)
 
 
@@ -230,10 +230,10 @@ def runs_in_file(exchanges: Iterable[Exchange]) -> list[tuple[Version, int]]:
     return runs
 
 
-async def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
+async def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110, anything at all may be waited for
+        while not condition():  # noqa: ASYNC110, any condition is allowed
             await asyncio.sleep(0.002)
 
 

@@ -45,7 +45,7 @@ class Raw:
         """Stop reading from the socket."""
         self.reader._transport.pause_reading()  # type: ignore[attr-defined]
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.reader._transport.resume_reading()  # type: ignore[attr-defined]
 
     async def until(self, word: bytes) -> bytes:

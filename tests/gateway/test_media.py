@@ -121,9 +121,9 @@ def test_the_configured_hosts_apply_to_every_session(tmp_path: Path):
 
     file = tmp_path / "plimsoll.toml"
     file.write_text('[policy]\nurls = ["http://gpu:1/v1"]\nmedia_hosts = ["*.Example.org"]\n')
-    wanted = policy_for(Agent(), load_config(file).policy, (), None, None)  # type: ignore[arg-type]
-    assert wanted is not None
-    assert MediaHosts(wanted.limits.media_hosts).allow("https://a.example.org/")
+    spec = policy_for(Agent(), load_config(file).policy, (), None, None)  # type: ignore[arg-type]
+    assert spec is not None
+    assert MediaHosts(spec.limits.media_hosts).allow("https://a.example.org/")
 
 
 def _chat(part: dict[str, Any], role: str = "user") -> tuple[str, dict[str, Any]]:
@@ -211,9 +211,9 @@ async def test_urls_of_the_internal_network_or_files_are_refused(
 ):
     path, body = {**locations(url), **hidden(url)}[location]
     async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as gateway:
-        status, said = await gateway.ask(path, **body)
-        assert status == 400, said
-        error = json.loads(said)["error"]
+        status, answer = await gateway.ask(path, **body)
+        assert status == 400, answer
+        error = json.loads(answer)["error"]
         if location in locations(url):
             assert "media_hosts" in error["message"]
         assert gateway.gateway.metrics.internal == 0

@@ -89,22 +89,22 @@ async def test_an_answered_request_leaves_nothing(
 
 @every_path
 @both_ways
-@pytest.mark.parametrize("said", [[], ["one"]])
-async def test_a_failed_request_leaves_nothing(served, stepped, path, stream, said):
+@pytest.mark.parametrize("pieces", [[], ["one"]])
+async def test_a_failed_request_leaves_nothing(served, stepped, path, stream, pieces):
     asking = served.asking(path, stream=stream)
-    say(await stepped.call(), *said, Refusal("upstream", "it died"))
+    say(await stepped.call(), *pieces, Refusal("upstream", "it died"))
     await asking
     await _nothing_is_left(served)
 
 
 @every_path
 @both_ways
-@pytest.mark.parametrize("said", [[], ["one"]])
-async def test_a_cut_request_leaves_nothing(served, stepped, path, stream, said):
+@pytest.mark.parametrize("pieces", [[], ["one"]])
+async def test_a_cut_request_leaves_nothing(served, stepped, path, stream, pieces):
     raw = await connected(served)
     raw.post(path, asked(path, stream=stream))
-    say(await stepped.call(), *said)
-    if said and stream:
+    say(await stepped.call(), *pieces)
+    if pieces and stream:
         await raw.until(b"one")
     raw.cut()
     await _nothing_is_left(served)

@@ -27,8 +27,8 @@ def away() -> Iterator[str]:
 
 async def test_an_unavailable_policy_is_waited_for_within_the_patience(tmp_path, away: str):
     found = Capabilities(url=away, model="scripted", text=True)
-    wanted = PolicySpec((away,), None, Limits(), found=found, patience=0.2)
-    async with PolicyService(wanted, tmp_path / "blobs") as service:
+    spec = PolicySpec((away,), None, Limits(), found=found, patience=0.2)
+    async with PolicyService(spec, tmp_path / "blobs") as service:
         session = await service.policy.gateway.open(tmp_path / "s", blobs=tmp_path / "blobs")
         access = session.access(service.policy.gateway.port)
         began = time.monotonic()

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-class Watched(GRPOTrainer):
+class RecordingTrainer(GRPOTrainer):
     """Records its training inputs, with its model's log probabilities at that moment."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -53,7 +53,7 @@ class Watched(GRPOTrainer):
         return made
 
 
-def of_process(file: Path) -> bytes:
+def read_proc(file: Path) -> bytes:
     """A file of a process or a thread in /proc; empty once it has ended."""
     with suppress(OSError):
         return file.read_bytes()
@@ -62,9 +62,9 @@ def of_process(file: Path) -> bytes:
 
 def children() -> int:
     """The number of worker processes of this one."""
-    lists = map(of_process, Path("/proc/self/task").glob("*/children"))
+    lists = map(read_proc, Path("/proc/self/task").glob("*/children"))
     lines = [Path(f"/proc/{child}/cmdline") for text in lists for child in text.decode().split()]
-    return sum(b"plimsoll.workers" in of_process(line) for line in lines)
+    return sum(b"plimsoll.workers" in read_proc(line) for line in lines)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Trained:
         return max(own, key=lambda row: row.ticket)
 
 
-def trainer_of(tasks: Any, rollouts: Any, model: Path, folder: Path, **more: Any) -> Watched:
+def trainer_of(
+    tasks: Any, rollouts: Any, model: Path, folder: Path, **more: Any
+) -> RecordingTrainer:
     settings = {
         "per_device_train_batch_size": MEMBERS * len(tasks),
         "num_generations": MEMBERS,
@@ -98,7 +100,7 @@ def trainer_of(tasks: Any, rollouts: Any, model: Path, folder: Path, **more: Any
         "disable_tqdm": True,
         **more,
     }
-    return Watched(
+    return RecordingTrainer(
         model=str(model),
         args=GRPOConfig(output_dir=str(folder / "trl"), **settings),
         train_dataset=tasks if isinstance(tasks, Dataset) else Dataset.from_list(tasks),
@@ -178,8 +180,8 @@ def test_a_void_task_has_no_gradient(trained: Trained):
         assert (made["advantages"][void] == 0).all()
         last = [trained.last_of(call, p).ticket for p in range(len(tasks)) if void[p]]
         assert all(ticket.endswith("/0.1") for ticket in last)  # each was retried once
-    told = [log["plimsoll/void"] for log in trained.logs if "plimsoll/void" in log]
-    assert told == pytest.approx([1 / len(TASKS)] * STEPS)
+    void_shares = [log["plimsoll/void"] for log in trained.logs if "plimsoll/void" in log]
+    assert void_shares == pytest.approx([1 / len(TASKS)] * STEPS)
 
 
 def test_a_void_member_is_left_out_of_the_baseline_of_its_group(tmp_path, model):
@@ -195,9 +197,9 @@ def test_a_void_member_is_left_out_of_the_baseline_of_its_group(tmp_path, model)
     trainer = trainer_of([{"prompt": "coin"}], rows, model, tmp_path, max_steps=1)
     trainer.train()
     graded = torch.tensor([1.0, 0.0, 1.0])
-    wanted = (graded - graded.mean()) / (graded.std() + 1e-4)
+    advantages = (graded - graded.mean()) / (graded.std() + 1e-4)
     assert trainer.seen[0]["advantages"].tolist() == pytest.approx(
-        [wanted[0].item(), 0.0, wanted[1].item(), wanted[2].item()]
+        [advantages[0].item(), 0.0, advantages[1].item(), advantages[2].item()]
     )
 
 
@@ -219,17 +221,19 @@ def test_the_generation_config_of_the_model_does_not_change_the_sampling(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"temperature": 0.7}, "GRPOConfig has temperature=0.7, and"),
         ({"top_k": 20, "top_p": 0.9}, "GRPOConfig has top_p=0.9, top_k=20, and"),
         ({"repetition_penalty": 1.1, "min_p": 0.1}, "min_p=0.1, repetition_penalty=1.1"),
     ],
 )
-def test_unsupported_sampling_settings_of_trl_are_refused(tmp_path, home, model, settings, said):
+def test_unsupported_sampling_settings_of_trl_are_refused(
+    tmp_path, home, model, settings, expected
+):
     rollouts = TrlRollouts(write_config(tmp_path, home, "coin"), model)
     args = GRPOConfig(output_dir=str(tmp_path / "trl"), use_cpu=True, bf16=False, **settings)
-    with pytest.raises(UsageError, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(expected)):
         rollouts(["coin"], SimpleNamespace(args=args))
 
 
@@ -286,8 +290,8 @@ def test_the_example_trains(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "said"), [([], "MODEL [STEPS]"), (["nowhere"], "nowhere")])
-def test_the_example_reports_an_invalid_model(tmp_path: Path, words: list[str], said: str):
+@pytest.mark.parametrize(("words", "expected"), [([], "MODEL [STEPS]"), (["nowhere"], "nowhere")])
+def test_the_example_reports_an_invalid_model(tmp_path: Path, words: list[str], expected: str):
     example = Path(__file__).parents[2] / "examples/integrations/trl_grpo.py"
     ended = subprocess.run(
         [sys.executable, str(example), *words],
@@ -296,5 +300,5 @@ def test_the_example_reports_an_invalid_model(tmp_path: Path, words: list[str], 
         text=True,
     )
     assert ended.returncode == 1
-    assert said in ended.stderr
+    assert expected in ended.stderr
     assert "Traceback" not in ended.stderr

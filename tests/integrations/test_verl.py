@@ -44,11 +44,11 @@ async def worker(world: ModuleType, tmp_path: Path, home: Path) -> AsyncIterator
 
 async def test_a_batch_of_verl_holds_the_tokens_of_its_servers_and_the_verdicts(world, worker):
     made = await worker.generate_sequences(world.batch_of("touch", "touch"))
-    said = worker.llm_client.said
+    sequences = worker.llm_client.sequences
     for row in range(2):
         seen = made.batch["attention_mask"][row].bool()
         ids = made.batch["input_ids"][row][seen].tolist()
-        assert ids in said
+        assert ids in sequences
         mask = made.batch["response_mask"][row].tolist()
         trained = [t for t, m in zip(made.batch["responses"][row].tolist(), mask, strict=True) if m]
         assert worker.tokenizer.decode(trained) == "".join(world.ANSWERS)
@@ -71,8 +71,8 @@ async def test_a_trainer_that_stops_at_void_trials_is_reported_at_the_start(worl
     adapter._warn_of_voids.cache_clear()
     for _ in range(2):
         await world.loop_of(worker).run({}, task="touch")
-    (said,) = [record.message for record in caplog.records if "stays void" in record.message]
-    assert "use a V1 trainer: trainer.use_v1=True" in said
+    (warning,) = [record.message for record in caplog.records if "stays void" in record.message]
+    assert "use a V1 trainer: trainer.use_v1=True" in warning
     caplog.clear()
     adapter._warn_of_voids.cache_clear()
     await world.loop_of(worker).run({}, task="touch", session_id=0, uid="u")
@@ -122,8 +122,8 @@ async def test_generated_tokens_beyond_the_response_are_counted_and_logged(world
     worker.config.actor_rollout_ref.rollout.response_length = 40
     (output,) = await world.loop_of(worker).run({}, task="touch", session_id=0, uid="u")
     assert len(output.response_ids) == 40
-    said = sum(len(worker.tokenizer(text).input_ids) for text in world.ANSWERS)
-    assert output.extra_fields["plimsoll_left_out"] == said - sum(output.response_mask) > 0
+    generated = sum(len(worker.tokenizer(text).input_ids) for text in world.ANSWERS)
+    assert output.extra_fields["plimsoll_left_out"] == generated - sum(output.response_mask) > 0
     assert caplog.text.count("rollout.response_length = 40") == 1
 
 

@@ -38,7 +38,7 @@ class Client(LLMServerClient):
 
     def __init__(self, config: Any, tokenizer: Any) -> None:
         super().__init__(config)
-        self.said: list[list[int]] = []
+        self.sequences: list[list[int]] = []
         self.asked: list[dict[str, Any]] = []
         self._answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ANSWERS]
 
@@ -52,7 +52,7 @@ class Client(LLMServerClient):
         has_done = _contains(prompt_ids, self._answers[0][:-1])
         ids = self._answers[has_done][: sampling_params["max_tokens"]]
         self.asked.append(sampling_params)
-        self.said.append([*prompt_ids, *ids])
+        self.sequences.append([*prompt_ids, *ids])
         return TokenOutput(
             token_ids=ids,
             log_probs=[-0.5] * len(ids),

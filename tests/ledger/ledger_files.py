@@ -4,7 +4,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from runs_by_hand import settings
+from driven_run import settings
 
 from plimsoll.core.ids import Owner
 from plimsoll.core.versions import FIRST_VERSION

@@ -1,6 +1,6 @@
 """The audit of a ledger: it names lost prompts, and excuses only excluded tasks."""
 
-from runs_by_hand import ORDER, Hand
+from driven_run import ORDER, DrivenRun
 
 from plimsoll.core.endings import Ending
 from plimsoll.ledger.audit import Auditor
@@ -8,9 +8,9 @@ from plimsoll.ledger.events import Finished, Skipped
 from plimsoll.trials.verdicts import Cause, Void
 
 
-def with_a_task_out() -> Hand:
+def with_excluded_task() -> DrivenRun:
     """A run in which all rollouts of prompt 0 are void, and its task is excluded."""
-    run = Hand(group_policy="void", requeues=0)
+    run = DrivenRun(group_policy="void", requeues=0)
     run.admit()
     run.void("0-0/0.0")
     assert list(run.books.quarantined) == [ORDER.epoch(0)[0]]
@@ -19,7 +19,7 @@ def with_a_task_out() -> Hand:
 
 
 def test_the_audit_finds_a_lost_prompt_beside_an_excluded_task():
-    run = with_a_task_out()
+    run = with_excluded_task()
     run.accounts.distrust(["2-0/0.0"], Void(Cause.SANDBOX, "a canary failed"))
     assert run.store.auditor.against(run.books) == []
     del run.books.pending[2]
@@ -36,7 +36,7 @@ def test_the_audit_finds_two_tickets_graded_by_one_trial():
 
 
 def test_the_audit_accepts_prompts_skipped_after_their_task_was_excluded():
-    run = with_a_task_out()
+    run = with_excluded_task()
     while run.books.tally.quarantined < 3:
         run.step()
     assert run.store.auditor.against(run.books) == []
@@ -47,7 +47,7 @@ def test_the_audit_accepts_prompts_skipped_after_their_task_was_excluded():
 
 
 def test_a_skipped_prompt_of_an_included_task_does_not_fit():
-    run = with_a_task_out()
+    run = with_excluded_task()
     at = run.books.next_prompt
     assert not run.books.apply(Skipped(prompt=at, task="task-x"))
     assert run.books.next_prompt == at

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs_by_hand import settings
+from driven_run import settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import FIRST_VERSION, Lineages, Version

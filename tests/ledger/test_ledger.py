@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from driven_run import ORDER
 from ledger_files import change, ledger
-from runs_by_hand import ORDER
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError
@@ -87,8 +87,8 @@ async def test_events_of_concurrent_callers_are_all_written_in_one_order(tmp_pat
 async def test_of_two_equal_completions_one_is_accepted(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
-        said = await asyncio.gather(*(opened.finish("0-0/0.0", GRADED, 1.0) for _ in range(5)))
-        assert said == [True, False, False, False, False]
+        accepted = await asyncio.gather(*(opened.finish("0-0/0.0", GRADED, 1.0) for _ in range(5)))
+        assert accepted == [True, False, False, False, False]
         assert opened.books.tally.ignored == {"Finished": 4}
         assert on_disk(tmp_path) == snapshot.dump(opened.books)
 
@@ -199,18 +199,18 @@ def test_acknowledged_writes_survive_kill_9(tmp_path: Path):
             [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE
         )
         assert child.stdout is not None
-        heard = [child.stdout.readline() for _ in range(rng.randint(1, 60))]
+        read = [child.stdout.readline() for _ in range(rng.randint(1, 60))]
         time.sleep(rng.uniform(0.0, 0.05))  # between two of its lines, or within one
         child.send_signal(signal.SIGKILL)
-        said = b"".join([*heard, child.communicate()[0]]).decode().splitlines()
+        lines = b"".join([*read, child.communicate()[0]]).decode().splitlines()
         journal = Journal.open(tmp_path / FILE)
         events = [event for _, event in journal.read()]
         books = read_books(journal)
         journal.close()
         ids = {event.id for event in events}
-        committed = [line.split()[1] for line in said if line.startswith("committed")]
+        committed = [line.split()[1] for line in lines if line.startswith("committed")]
         assert all(f"commit:{version}" in ids for version in committed)
-        finished = [line.split()[1] for line in said if line.startswith("finished")]
+        finished = [line.split()[1] for line in lines if line.startswith("finished")]
         assert all(f"final:{ticket}" in ids for ticket in finished)
         ever += len(finished)
         auditor = Auditor()

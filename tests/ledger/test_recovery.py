@@ -1,9 +1,9 @@
-"""Recovery: the same books; nothing skipped, nothing twice, nothing of a dead lineage trained."""
+"""Recovery: the same books; nothing skipped, nothing twice, no abandoned lineage trained on."""
 
 import dataclasses
 
 import pytest
-from runs_by_hand import Hand, settings
+from driven_run import DrivenRun, settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import FIRST_VERSION, Lineages, Version
@@ -14,9 +14,9 @@ from plimsoll.ledger.simulator.training import Training
 from plimsoll.trials.verdicts import Cause
 
 
-def consuming() -> Hand:
+def consuming() -> DrivenRun:
     """A run at version 1 whose second batch is in training."""
-    run = Hand()
+    run = DrivenRun()
     run.step()
     run.admit()
     run.start_all()
@@ -32,7 +32,7 @@ def test_a_reopened_run_has_the_same_books():
 
 
 def test_running_tickets_of_a_dead_worker_are_lost_and_retried():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.start_all()
     run.finish("0-0/0.0")
@@ -46,7 +46,7 @@ def test_running_tickets_of_a_dead_worker_are_lost_and_retried():
 
 
 def test_running_tickets_of_a_live_worker_are_adopted():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.start_all()
     run.reopen()
@@ -57,7 +57,7 @@ def test_running_tickets_of_a_live_worker_are_adopted():
 
 
 def test_is_alive_is_called_with_each_running_ticket_and_its_worker():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.accounts.start("0-0/0.0", "w1")
     run.accounts.start("1-0/0.0", "w2")
@@ -98,9 +98,9 @@ def test_recovery_is_idempotent():
     assert snapshot.dump(run.books) == before
 
 
-def published() -> Hand:
+def published() -> DrivenRun:
     """A run whose second step is published and not committed: 2-0 has tokens of it."""
-    run = Hand(batch_groups=1, depth=2, max_staleness=2)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=2)
     run.step()
     run.admit()
     run.start_all()
@@ -124,7 +124,7 @@ def test_tokens_of_the_step_being_committed_are_accepted():
 
 
 def test_tokens_of_other_future_versions_are_rejected():
-    run = Hand(batch_groups=1)
+    run = DrivenRun(batch_groups=1)
     run.admit()
     run.start_all()
     run.finish("0-0/0.0", FIRST_VERSION)
@@ -149,7 +149,7 @@ def test_tokens_of_a_published_uncommitted_step_are_not_trained_on():
 
 
 def test_uncommitted_tokens_of_a_surviving_rollout_are_not_trained_on():
-    run = Hand(batch_groups=1, depth=2, max_staleness=2)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=2)
     run.step()
     run.admit()
     run.start_all()
@@ -172,7 +172,7 @@ def test_a_published_step_with_a_complete_checkpoint_is_committed_with_its_token
 
 
 def test_running_evaluations_end_at_a_recovery_and_free_their_slots():
-    run = Hand(max_running=4)
+    run = DrivenRun(max_running=4)
     run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
     run.accounts.start("eval-a-0/0.0", "w")
     run.reopen()
@@ -184,7 +184,7 @@ def test_running_evaluations_end_at_a_recovery_and_free_their_slots():
 
 
 def test_a_rollback_begins_a_lineage_and_later_groups_are_live_again():
-    run = Hand(depth=0, max_staleness=1)
+    run = DrivenRun(depth=0, max_staleness=1)
     for _ in range(3):
         run.step()
     assert run.recover(Version(0, 2)) == Version(1, 2)
@@ -196,7 +196,7 @@ def test_a_rollback_begins_a_lineage_and_later_groups_are_live_again():
 
 
 def test_tokens_of_an_abandoned_version_are_never_trained_on():
-    run = Hand(depth=0, max_staleness=1)
+    run = DrivenRun(depth=0, max_staleness=1)
     for _ in range(3):
         run.step()
     assert run.recover(Version(0, 1)) == Version(1, 1)
@@ -208,7 +208,7 @@ def test_tokens_of_an_abandoned_version_are_never_trained_on():
 
 
 def test_a_rollout_with_a_token_of_an_abandoned_version_is_not_trained_on():
-    run = Hand(batch_groups=1, depth=1, max_staleness=3)
+    run = DrivenRun(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()
     run.finish("0-0/0.0", FIRST_VERSION)
@@ -223,7 +223,7 @@ def test_a_rollout_with_a_token_of_an_abandoned_version_is_not_trained_on():
 
 
 def test_a_rollout_that_ends_after_the_rollback_with_abandoned_tokens_is_retried():
-    run = Hand(batch_groups=1, depth=1, max_staleness=3)
+    run = DrivenRun(batch_groups=1, depth=1, max_staleness=3)
     run.admit()
     run.start_all()
     run.finish("0-0/0.0", FIRST_VERSION)
@@ -262,7 +262,7 @@ def test_a_lineage_has_no_versions_below_its_branch_point():
 
 
 def test_a_rollout_with_tokens_of_a_version_below_the_branch_point_is_not_trained_on():
-    run = Hand(batch_groups=1, depth=0, max_staleness=9)
+    run = DrivenRun(batch_groups=1, depth=0, max_staleness=9)
     for _ in range(3):
         run.step()
     run.recover(Version(0, 2))
@@ -276,7 +276,7 @@ def test_a_rollout_with_tokens_of_a_version_below_the_branch_point_is_not_traine
 
 
 def test_a_second_rollback_can_pass_the_first():
-    run = Hand(depth=0, max_staleness=1)
+    run = DrivenRun(depth=0, max_staleness=1)
     for _ in range(4):
         run.step()
     run.recover(Version(0, 2))
@@ -293,7 +293,7 @@ def test_a_second_rollback_can_pass_the_first():
 
 def test_only_groups_that_a_step_consumed_are_restored():
     """The first attempt at step 0 was undone; a smaller second one left no time for the rest."""
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.start_all()
     for n in range(3):
@@ -311,7 +311,7 @@ def test_only_groups_that_a_step_consumed_are_restored():
 
 
 def test_a_version_of_another_run_is_rejected():
-    run = Hand()
+    run = DrivenRun()
     run.step()
     for foreign in (Version(0, 7), Version(3, 0), Version(0, 2)):
         with pytest.raises(LedgerError, match="does not descend from it"):

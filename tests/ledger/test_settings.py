@@ -4,7 +4,7 @@ import re
 
 import msgspec
 import pytest
-from runs_by_hand import settings
+from driven_run import settings
 
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.settings import Settings

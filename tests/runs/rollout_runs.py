@@ -12,7 +12,7 @@ from plimsoll.runs.files.results import Row
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.tasks.task import Task
 
-__all__ = ["MakeConfig", "MakeTasks", "all_batches", "prompts", "proven", "rows"]
+__all__ = ["MakeConfig", "MakeTasks", "all_batches", "check_audit", "prompts", "rows"]
 
 MakeTasks = Callable[..., tuple[Task, ...]]
 MakeConfig = Callable[..., Config]
@@ -34,5 +34,5 @@ def rows(run: Path) -> list[Row]:
     return msgspec.json.Decoder(Row).decode_lines((run / "results.jsonl").read_bytes())
 
 
-def proven(run: Path) -> None:
+def check_audit(run: Path) -> None:
     assert audit(run).problems == []

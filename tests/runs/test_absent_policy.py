@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pausing_policy import PausingPolicy, asking_config
-from rollout_runs import all_batches, proven, rows
+from rollout_runs import all_batches, check_audit, rows
 
 from plimsoll.core.errors import PolicyError
 from plimsoll.runs.rollouts import Rollouts
@@ -62,7 +62,7 @@ async def test_a_worker_starts_without_a_policy_and_the_run_continues(tmp_path: 
             await all_batches(rollouts)
         assert rollouts.summary.done
     assert {row.cause for row in rows(tmp_path / "run")} <= {None, Cause.LOST}
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_run_does_not_start_without_a_policy_server(tmp_path: Path):

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from rollout_runs import MakeConfig, all_batches, proven, rows
+from rollout_runs import MakeConfig, all_batches, check_audit, rows
 
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.runs.rollouts import Rollouts
@@ -31,7 +31,7 @@ async def test_a_few_broken_tasks_are_excluded_and_the_run_continues(
     assert (summary.done, summary.breaker) == (True, None)
     assert set(summary.quarantined) == broken
     assert {row.task for row in rows(tmp_path / "run") if row.cause} == broken
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_tasks_excluded_because_of_a_server_failure_are_retried_at_a_resume(
@@ -49,7 +49,7 @@ async def test_tasks_excluded_because_of_a_server_failure_are_retried_at_a_resum
     assert {group.task for group in batch.groups} == {"down-a", "down-b"}
     assert list(rollouts.summary.out) == ["void-c"]
     assert rollouts.summary.ended == "all epochs are done"
-    proven(run)
+    check_audit(run)
 
 
 async def test_the_third_broken_task_stops_a_run_without_a_working_one(

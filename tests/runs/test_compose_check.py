@@ -36,9 +36,9 @@ def test_a_command_without_compose_is_rejected_and_leaves_no_files(
     with pytest.raises(SystemExit) as ended:
         main([command, "tasks", "--backend", "docker"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "nothing was run: tasks with a docker-compose.yaml need Docker Compose V2" in said
-    assert "a and 1 more cannot run here" in said
+    output = capsys.readouterr().err
+    assert "nothing was run: tasks with a docker-compose.yaml need Docker Compose V2" in output
+    assert "a and 1 more cannot run here" in output
     assert sorted(tmp_path.rglob("*")) == before  # no run, and no quarantine
 
 

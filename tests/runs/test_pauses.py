@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pausing_policy import PausingPolicy, asking_config
-from rollout_runs import proven, rows
+from rollout_runs import check_audit, rows
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import Version
@@ -37,4 +37,4 @@ async def test_a_publish_longer_than_the_agents_time_costs_no_reward(tmp_path: P
     _, second = rows(tmp_path / "run")
     assert (second.reward, second.ending) == (1.0, Ending.SUBMITTED)
     assert SECONDS < (second.paused_seconds or 0.0) < second.seconds
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")

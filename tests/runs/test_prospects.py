@@ -125,7 +125,7 @@ async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_
         held_out = ["coin-y", "coin-y", "coin-z", "coin-z"]
         assert run.coming() == [*held_out, *run.prompts(0, 1)]
         await run.evaluations.admit(training_is_over=False)
-        assert run.coming() == [*held_out, *run.prompts(0, 1)], "now they wait"
+        assert run.coming() == [*held_out, *run.prompts(0, 1)], "waiting orders are announced, too"
 
 
 async def test_a_requeued_prompt_is_next(make_config: MakeConfig, tmp_path: Path):

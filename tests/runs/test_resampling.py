@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pausing_policy import PausingPolicy, asking_config
-from rollout_runs import all_batches, proven, rows
+from rollout_runs import all_batches, check_audit, rows
 
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
@@ -34,4 +34,4 @@ async def test_a_rollout_lost_after_an_answer_is_sampled_with_other_seeds(
             await all_batches(rollouts)
     assert [row.cause for row in rows(tmp_path / "run")] == [Cause.LOST, None]
     assert len(set(policy.seeds)) == (2 if has_answered else 1)
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")

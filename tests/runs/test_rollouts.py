@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rollout_runs import MakeConfig, all_batches, prompts, proven, rows
+from rollout_runs import MakeConfig, all_batches, check_audit, prompts, rows
 
 from plimsoll.cli.views.status import progress_line
 from plimsoll.config.file import Config
@@ -40,7 +40,7 @@ async def test_each_prompt_is_used_once_and_the_last_step_leaves_no_extra_rollou
         assert all(reward in (0.0, 1.0) for reward in group.rewards)
     assert len(rows(tmp_path / "run")) == 16
     assert not (tmp_path / "run/controller.json").exists()
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_run_ends_after_its_epochs_and_reports_leftover_groups(
@@ -72,7 +72,7 @@ async def test_removing_a_task_mid_epoch_neither_repeats_nor_skips_others(
     used += [group.task for batch in later for group in batch.groups]
     assert sorted(used) == sorted(names)
     assert rollouts.summary.ended == "all epochs are done"
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_batch_must_be_committed_before_the_next_and_only_once(
@@ -96,7 +96,7 @@ async def test_trials_of_a_dead_worker_are_retried(make_config: MakeConfig, tmp_
     assert len(batches) == 3
     assert rollouts.summary.void["lost"] >= 1
     assert all(r is not None for b in batches for g in b.groups for r in g.rewards)
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_an_ungradable_task_is_excluded_and_never_in_a_batch(
@@ -108,7 +108,7 @@ async def test_an_ungradable_task_is_excluded_and_never_in_a_batch(
     assert {group.task for batch in batches for group in batch.groups} == {"coin-a", "coin-b"}
     assert set(rollouts.summary.quarantined) == {"void-c"}
     assert rollouts.summary.done
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_run_whose_trials_are_all_void_is_stopped_by_the_breaker(
@@ -131,7 +131,7 @@ async def test_trials_of_an_abandoned_group_are_cancelled(make_config: MakeConfi
         assert await all_batches(rollouts) == []
     assert "every task is out" in rollouts.summary.ended
     assert rollouts.summary.void["task"] >= 2
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_run_ends_with_the_reason_when_every_task_is_excluded(
@@ -176,12 +176,12 @@ async def test_a_stopped_run_cancels_trials_after_the_grace_period_and_can_resum
         rollouts.stop()
         assert await waiting is None
     assert (rollouts.summary.done, rollouts.summary.void) == (False, {"cancelled": 4})
-    proven(run)
+    check_audit(run)
     (run / "go").touch()
     async with Rollouts(config, out=run, trains=False) as rollouts:
         assert rollouts.restored.lost == 0
         assert sorted(prompts(await all_batches(rollouts))) == [0, 1, 2, 3]
-    proven(run)
+    check_audit(run)
 
 
 async def test_a_trainer_resumes_from_its_last_checkpoint(make_config: MakeConfig, tmp_path: Path):
@@ -205,7 +205,7 @@ async def test_a_trainer_resumes_from_its_last_checkpoint(make_config: MakeConfi
         assert (rollouts.version.lineage, rollouts.version.number) == (1, 1)
         again = await all_batches(rollouts)
     assert sorted(used[0] + prompts(again)) == list(range(8))
-    proven(run)
+    check_audit(run)
 
 
 async def test_a_run_without_training_resumes_without_undoing_steps(
@@ -226,7 +226,7 @@ async def test_a_run_without_training_resumes_without_undoing_steps(
         used += await all_batches(rollouts)
     assert sorted(prompts(used)) == list(range(8))
     assert [batch.step for batch in used] == [1, 2, 3, 4]
-    proven(run)
+    check_audit(run)
 
 
 async def test_a_run_has_one_controller_at_a_time(make_config: MakeConfig, tmp_path: Path):
@@ -282,7 +282,7 @@ async def test_a_failed_start_leaves_no_new_files(
     status = read_status(run / "status.json")
     assert (status.state, status.step) == ("ended", 2)
     assert "a worker cannot start" in status.why
-    proven(run)
+    check_audit(run)
 
 
 async def test_the_config_sets_the_start_timeout_of_workers(
@@ -420,7 +420,7 @@ async def test_a_slow_group_delays_the_others_by_at_most_its_slack(
         assert member.head is not None
         assert member.head.number >= 4 - 2
     assert batches[-1].age <= 2
-    proven(run)
+    check_audit(run)
 
 
 async def test_finished_groups_leave_no_memory(make_config: MakeConfig, tmp_path: Path):

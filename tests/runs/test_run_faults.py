@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from rollout_runs import MakeConfig, all_batches, proven, rows
+from rollout_runs import MakeConfig, all_batches, check_audit, rows
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.errors import LedgerError, UsageError
@@ -58,7 +58,7 @@ async def test_a_rejected_batch_cannot_be_committed(make_config: MakeConfig, tmp
             await rollouts.commit(first)
         await rollouts.commit(second)
         await all_batches(rollouts)
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_batch_cannot_be_rejected_once_its_weights_may_be_served(
@@ -74,7 +74,7 @@ async def test_a_batch_cannot_be_rejected_once_its_weights_may_be_served(
         with pytest.raises(LedgerError, match="its weights may be served already"):
             await rollouts.reject(batch, {batch.groups[0].id: WHY})
         await rollouts.commit(batch)
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_rejected_groups_are_void_in_the_results_even_with_a_slow_ledger(
@@ -110,7 +110,7 @@ async def test_a_repeatedly_rejected_prompt_excludes_its_task(
             else:
                 await rollouts.commit(batch)
     assert list(rollouts.summary.quarantined) == ["coin-a"]
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def _stopped_with_something_buffered(config, run: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_graded_rollout_without_a_row_is_rolled_out_again(
     assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
     assert "rollouts that were graded: they are made again" in caplog.text
     assert ("results.jsonl:1 is not what was written" in caplog.text) is (damage == "zeros")
-    proven(run)
+    check_audit(run)
 
 
 async def test_the_row_of_a_trial_lost_in_a_power_cut_is_not_used_for_the_graded_one(
@@ -170,7 +170,7 @@ async def test_a_grade_revoked_by_a_later_row_is_not_trained_on(
     async with Rollouts(config, out=run, trains=False) as rollouts:
         batches = await all_batches(rollouts)
     assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
-    proven(run)
+    check_audit(run)
 
 
 async def test_the_rows_of_a_batch_are_synced_before_the_ledger_consumes_it(
@@ -242,13 +242,13 @@ async def test_a_canary_that_fails_during_consume_does_not_void_the_batch(
 
         monkeypatch.setattr(BreakerMonitor, "canary_finished", fails)
         order = Order(ticket="canary-9", group="canary-9", task="x", attempt=9, folder="x")
-        said = Result(ticket="canary-9", verdict=Graded(0.0, Ending.SUBMITTED), seconds=0.1)
+        result = Result(ticket="canary-9", verdict=Graded(0.0, Ending.SUBMITTED), seconds=0.1)
         failing: list[asyncio.Task[None]] = []
 
         async def consuming(self: Ledger, batch: ChosenBatch) -> None:
             writing = asyncio.create_task(consume(self, batch))
             await asyncio.sleep(0)  # recorded in the books, not yet on disk
-            canary = rollouts._scheduler._keep_canary(Canary("coin-a", 9, 0), order, said)
+            canary = rollouts._scheduler._keep_canary(Canary("coin-a", 9, 0), order, result)
             failing.append(asyncio.create_task(canary))
             await writing
 
@@ -261,7 +261,7 @@ async def test_a_canary_that_fails_during_consume_does_not_void_the_batch(
     worthless = {row.ticket for row in rows(run) if row.cause is Cause.GRADER}
     assert (len(used), used & worthless) == (4, set())
     assert set(doubtful) <= used | worthless
-    proven(run)
+    check_audit(run)
 
 
 def test_a_graded_rollout_without_a_row_is_never_in_a_batch(directory: RunDirectory):
@@ -288,7 +288,7 @@ async def test_a_missing_task_of_undone_steps_is_an_error(make_config: MakeConfi
     (tmp_path / "gone").rename(task)
     async with Rollouts(config, out=run) as rollouts:
         assert len(await all_batches(rollouts)) == 3
-    proven(run)
+    check_audit(run)
 
 
 async def test_a_truncated_ledger_is_not_resumed(make_config: MakeConfig, tmp_path: Path):
@@ -310,7 +310,7 @@ async def test_a_truncated_ledger_is_not_resumed(make_config: MakeConfig, tmp_pa
         file.rename(run / file.name)
     async with Rollouts(config, out=run, trains=False) as rollouts:
         assert len(await all_batches(rollouts)) == 2
-    proven(run)
+    check_audit(run)
 
 
 async def test_a_slow_run_directory_delays_lines_and_not_the_run(
@@ -345,9 +345,9 @@ async def test_a_slow_run_directory_delays_lines_and_not_the_run(
         batches = await all_batches(rollouts)
         listening.cancel()
     assert len(batches) == 2
-    assert sum(lag > 0.4 for lag in lags) < len(lags) / 10, "the loop came round meanwhile"
-    assert early == [], "each is in the file before the ledger knows of it"
-    proven(tmp_path / "run")
+    assert sum(lag > 0.4 for lag in lags) < len(lags) / 10, "the event loop continues meanwhile"
+    assert early == [], "each row is in the file before its event is in the ledger"
+    check_audit(tmp_path / "run")
 
 
 async def test_a_batch_is_chosen_again_if_a_group_is_abandoned_during_the_sync(
@@ -376,4 +376,4 @@ async def test_a_batch_is_chosen_again_if_a_group_is_abandoned_during_the_sync(
         assert given_up[0] not in {group.id for group in batch.groups}
         await rollouts.commit(batch)
         rollouts.stop()
-    proven(run)
+    check_audit(run)

@@ -40,7 +40,7 @@ async def work_of_turns(config: Config, directory: RunDirectory, running: int) -
     took: list[int] = []
     async with driven_controller(Plan.make(config), directory) as driven:
         await driven.fill(running)
-        driven.look_ahead_no_more()
+        driven.stop_prewarming()
         for _ in range(3 * GROUP):
             await driven.finish(driven.tickets[0])
             with Work() as work:
@@ -49,7 +49,7 @@ async def work_of_turns(config: Config, directory: RunDirectory, running: int) -
     return sorted(took)
 
 
-@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+@pytest.mark.skipif(sys.gettrace() is not None, reason="another tracer is active")
 @pytest.mark.parametrize("reuse", ["none", "fresh"])
 async def test_a_turn_does_not_iterate_over_all_running_trials(
     make_config: MakeConfig, tmp_path: Path, reuse: str

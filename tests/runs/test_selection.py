@@ -21,9 +21,11 @@ def test_one_invalid_task_rejects_the_set_and_is_named(make_tasks: MakeTasks, tm
     break_task(tmp_path / "tasks/bad")
     with pytest.raises(UsageError) as caught:
         select_tasks(tmp_path / "tasks", pattern=None, skip_invalid=False)
-    said = str(caught.value)
-    assert said.startswith("nothing was run: 1 task is not valid; --skip-invalid runs the other 1")
-    assert "tasks/bad/task.toml:2: agent.timeout_sec" in said
+    message = str(caught.value)
+    assert message.startswith(
+        "nothing was run: 1 task is not valid; --skip-invalid runs the other 1"
+    )
+    assert "tasks/bad/task.toml:2: agent.timeout_sec" in message
 
 
 def test_skip_invalid_runs_the_others_and_still_names_the_invalid_task(

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from rollout_runs import MakeConfig, all_batches, prompts, proven
+from rollout_runs import MakeConfig, all_batches, check_audit, prompts
 
 from plimsoll.config.file import Config
 from plimsoll.ledger.data_order import DataOrder
@@ -14,7 +14,7 @@ from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.testing.waiting import until
 
 
-def one_that_hangs(make_config: MakeConfig, **run: object) -> Config:
+def hanging_run(make_config: MakeConfig, **run: object) -> Config:
     """A run whose first prompt is of a task that never ends, with one group per batch."""
     names = [*(f"coin-{number}" for number in range(9)), "waits-a"]
     seed = next(n for n in range(99) if DataOrder(names, seed=n).epoch(0)[0] == "waits-a")
@@ -26,7 +26,7 @@ async def test_a_hung_rollout_is_resumed_then_requeued_then_its_task_is_excluded
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(stragglers, "MOST_RESUMES", 1)
-    config = one_that_hangs(make_config, steps=9, max_staleness=1, requeues=1)
+    config = hanging_run(make_config, steps=9, max_staleness=1, requeues=1)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         batches = await all_batches(rollouts)
         requeued = rollouts.status().requeued
@@ -34,21 +34,21 @@ async def test_a_hung_rollout_is_resumed_then_requeued_then_its_task_is_excluded
     assert requeued == 1
     assert "it took too long" in rollouts.summary.out["waits-a"]
     assert "waits-a" not in {group.task for batch in batches for group in batch.groups}
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_straggler_of_the_last_batch_is_replaced(make_config: MakeConfig, tmp_path: Path):
-    config = one_that_hangs(make_config, steps=2, max_staleness=2)
+    config = hanging_run(make_config, steps=2, max_staleness=2)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         batches = await all_batches(rollouts)
     assert prompts(batches) == [1, 2]
     assert rollouts.summary.done
     assert rollouts.summary.quarantined == []
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_policy_pause_does_not_use_up_slack(make_config: MakeConfig, tmp_path: Path):
-    config = one_that_hangs(make_config, steps=30, max_staleness=1)
+    config = hanging_run(make_config, steps=30, max_staleness=1)
     async with asyncio.timeout(55), Rollouts(config, out=tmp_path / "run") as rollouts:
         training = asyncio.create_task(all_batches(rollouts))
         slack = rollouts._scheduler._stragglers
@@ -65,7 +65,7 @@ async def test_a_policy_pause_does_not_use_up_slack(make_config: MakeConfig, tmp
 async def test_expired_slack_does_not_make_a_stopped_run_spin(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    config = one_that_hangs(make_config, steps=30, max_staleness=1, slack_seconds=1.0)
+    config = hanging_run(make_config, steps=30, max_staleness=1, slack_seconds=1.0)
     workers = config.workers.model_copy(update={"grace_seconds": 3.0})
     turns: list[bool] = []
     turn = Scheduler._turn
@@ -81,4 +81,4 @@ async def test_expired_slack_does_not_make_a_stopped_run_spin(
         await until(lambda: rollouts._scheduler._stragglers._ends, 60)
         rollouts.stop()
         await training
-    assert sum(turns) < 300, "a few a second are enough"
+    assert sum(turns) < 300, "the controller makes a few turns per second"

@@ -13,7 +13,7 @@ from plimsoll.sandboxes.protocol import ExecResult, Sandbox
 pytestmark = pytest.mark.every_backend
 
 CONNECT = "import socket, sys, threading; s = socket.create_connection(('127.0.0.1', {port}), 20); "
-SAY = CONNECT + "s.sendall(b'{text}'); s.shutdown(1); print(s.makefile('rb').read())"
+SEND = CONNECT + "s.sendall(b'{text}'); s.shutdown(1); print(s.makefile('rb').read())"
 SIZE = 20 << 20
 EXCHANGE = f"""
 import hashlib
@@ -40,13 +40,13 @@ async def _python(sandbox: Sandbox, code: str) -> ExecResult:
 
 
 async def _reply(sandbox: Sandbox, port: int, text: str = "hello") -> str:
-    done = await _python(sandbox, SAY.format(port=port, text=text))
+    done = await _python(sandbox, SEND.format(port=port, text=text))
     assert done.ok, done.complaint()
     return done.stdout.text
 
 
-async def _until_gone(sandbox: Sandbox, port: int) -> None:
-    """Wait until nobody listens: closing does not wait for the sandbox."""
+async def _until_closed(sandbox: Sandbox, port: int) -> None:
+    """Wait until the port is closed: closing does not wait for the sandbox."""
     async with asyncio.timeout(60):
         while (await _python(sandbox, CONNECT.format(port=port))).ok:
             pass
@@ -122,15 +122,15 @@ async def test_each_side_can_half_close_first(sandbox: Sandbox):
     async def goodbye_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"over")
         writer.write_eof()
-        heard.set_result(await reader.read())
+        received.set_result(await reader.read())
 
-    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     assert await _reply(sandbox, (await sandbox.serve(0, upper)).port) == "b'HELLO'\n"
     served = await sandbox.serve(0, goodbye_first)
     code = "print(s.makefile('rb').read()); s.sendall(b'and out'); s.close()"
     done = await _python(sandbox, CONNECT.format(port=served.port) + code)
     assert done.stdout.text == "b'over'\n", done.stderr.text
-    assert await asyncio.wait_for(heard, 30) == b"and out"
+    assert await asyncio.wait_for(received, 30) == b"and out"
 
 
 async def test_all_data_arrives_before_an_immediate_close(sandbox: Sandbox):
@@ -220,13 +220,13 @@ async def test_closing_ends_connections_and_frees_the_port(sandbox: Sandbox):
             cancelled.set()
 
     served = await sandbox.serve(0, hold)
-    talking = asyncio.create_task(_python(sandbox, SAY.format(port=served.port, text="x")))
+    talking = asyncio.create_task(_python(sandbox, SEND.format(port=served.port, text="x")))
     await asyncio.wait_for(connected.wait(), 30)
     await asyncio.gather(served.close(), served.close())
     await served.close()
     assert cancelled.is_set()
     await asyncio.wait_for(talking, 30)
-    await _until_gone(sandbox, served.port)
+    await _until_closed(sandbox, served.port)
     again = await sandbox.serve(served.port, upper)
     assert await _reply(sandbox, again.port) == "b'HELLO'\n"
 
@@ -267,5 +267,5 @@ async def test_a_call_cancelled_while_it_starts_to_listen_leaves_nothing_open(sa
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await (await starting).close()
-        await _until_gone(sandbox, 4711)
+        await _until_closed(sandbox, 4711)
     assert await _reply(sandbox, (await sandbox.serve(4711, upper)).port) == "b'HELLO'\n"

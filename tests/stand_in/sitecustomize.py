@@ -1,6 +1,6 @@
-"""Replaces the trial environment of worker processes by one of a test's own.
+"""Replaces the trial environment of worker processes with a stand-in of a test.
 
-Python imports this file at the start of a process where its folder is in PYTHONPATH. The variable
+Python imports this file when a process starts with its folder in PYTHONPATH. The variable
 PLIMSOLL_STAND_IN names the environment as `module:function`.
 """
 

@@ -12,11 +12,11 @@ from plimsoll.training.samples import TrainingSample
 
 __all__ = ["config", "item", "items", "tokens"]
 
-# What these models compute takes less time than threads need to meet.
+# These models are so small that synchronizing threads takes longer than computing.
 torch.set_num_threads(1)
 
-WORDS = 100
-"""Token ids that every model of these tests knows."""
+TOKEN_IDS = 100
+"""Samples have token ids below this, which every model of these tests has."""
 
 
 def config(**values: Any) -> TrainingConfig:
@@ -44,23 +44,23 @@ def item(
 
 
 def items(count: int = 8, *, seed: int = 0, longest: int = 40) -> list[TrainingSample]:
-    """Samples of several turns each, of many lengths; every fourth is worth as much as others."""
-    lot = random.Random(seed)
-    made: list[TrainingSample] = []
+    """Samples of several turns and various lengths. Every fourth has the advantage 0."""
+    rng = random.Random(seed)
+    samples: list[TrainingSample] = []
     for number in range(count):
-        length = lot.randint(8, longest)
-        mask = [0, 0, 0] + [int(lot.random() < 0.6) for _ in range(length - 4)] + [1]
-        made.append(
+        length = rng.randint(8, longest)
+        mask = [0, 0, 0] + [int(rng.random() < 0.6) for _ in range(length - 4)] + [1]
+        samples.append(
             item(
-                [lot.randrange(WORDS) for _ in range(length)],
+                [rng.randrange(TOKEN_IDS) for _ in range(length)],
                 mask,
-                logprobs=[lot.uniform(-6, -3) if each else 0.0 for each in mask],
-                advantage=0.0 if number % 4 == 3 else lot.uniform(-1.5, 1.5),
-                reward=lot.random(),
+                logprobs=[rng.uniform(-6, -3) if each else 0.0 for each in mask],
+                advantage=0.0 if number % 4 == 3 else rng.uniform(-1.5, 1.5),
+                reward=rng.random(),
                 ticket=f"task-{number // 4}.{number % 4}",
             )
         )
-    return made
+    return samples
 
 
 def tokens(samples: Sequence[TrainingSample]) -> int:

@@ -24,15 +24,15 @@ from plimsoll.workers.messages import (
     SandboxReport,
 )
 
-__all__ = ["CoinPlace", "coins", "leaks", "leaks_once", "without_ids"]
+__all__ = ["CoinEnvironment", "coins", "loses_all_groups", "loses_first_group", "without_ids"]
 
 
-class CoinPlace:
-    """Trajectories of groups whose name begins with `gone` are said to be where nothing is."""
+class CoinEnvironment:
+    """Trials with random rewards. Groups with a prefix in `missing` lose their trajectories."""
 
-    def __init__(self, gone: tuple[str, ...] = ()) -> None:
+    def __init__(self, missing: tuple[str, ...] = ()) -> None:
         self._version = FIRST_VERSION
-        self._gone = gone
+        self._missing = missing
 
     async def run(self, order: Order) -> Result:
         began = self._version
@@ -43,7 +43,7 @@ class CoinPlace:
             verdict=Graded(reward, Ending.SUBMITTED, {"reward": reward}),
             seconds=0.01,
             segments=(Segment(began, 5),),
-            trajectory="/nowhere/at/all" if order.group.startswith(self._gone) else "",
+            trajectory="/nowhere/at/all" if order.group.startswith(self._missing) else "",
         )
 
     def set_version(self, version: Version) -> None:
@@ -63,27 +63,27 @@ class CoinPlace:
 
 
 @contextlib.asynccontextmanager
-async def coins(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
-    yield CoinPlace()
+async def coins(options: EnvironmentOptions) -> AsyncIterator[CoinEnvironment]:
+    yield CoinEnvironment()
 
 
 @contextlib.asynccontextmanager
-async def leaks_once(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
-    yield CoinPlace(("1-0",))
+async def loses_first_group(options: EnvironmentOptions) -> AsyncIterator[CoinEnvironment]:
+    yield CoinEnvironment(("1-0",))
 
 
 @contextlib.asynccontextmanager
-async def leaks(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
-    yield CoinPlace(("",))
+async def loses_all_groups(options: EnvironmentOptions) -> AsyncIterator[CoinEnvironment]:
+    yield CoinEnvironment(("",))
 
 
-class WithoutIds(CoinPlace):
-    """Its policy answers, as a server does that returns no token ids."""
+class WithoutIds(CoinEnvironment):
+    """Trials whose policy answers without token ids."""
 
     async def run(self, order: Order) -> Result:
         folder = Path(order.folder)
         recorder = Recorder.open(folder, folder / "blobs", "s1", {})
-        said = AnsweredRequest(
+        answered = AnsweredRequest(
             answer=Message("assistant", (Text("Done."),)),
             finish="stop",
             dialect="chat",
@@ -94,11 +94,11 @@ class WithoutIds(CoinPlace):
             answer_tokens=2,
             tokens=None,
         )
-        recorder.commit(recorder.locate(NoHistory(), None), said)
+        recorder.commit(recorder.locate(NoHistory(), None), answered)
         path = await recorder.close("submitted")
         return msgspec.structs.replace(await super().run(order), trajectory=str(path))
 
 
 @contextlib.asynccontextmanager
-async def without_ids(options: EnvironmentOptions) -> AsyncIterator[CoinPlace]:
+async def without_ids(options: EnvironmentOptions) -> AsyncIterator[CoinEnvironment]:
     yield WithoutIds()

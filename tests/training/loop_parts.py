@@ -18,19 +18,21 @@ from plimsoll.training.metrics.recorder import MetricsRecorder
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.samples import TrainingSample
 
-__all__ = ["Counter", "Notes", "proven", "train"]
+__all__ = ["CountingLearner", "RecordingPolicy", "check_ledger", "train"]
 
 Fault = Callable[[int], None]
 
 
-def _none(step: int) -> None:
+def _no_fault(step: int) -> None:
     del step
 
 
-class Counter:
+class CountingLearner:
     """A learner whose weights are the number of its steps."""
 
-    def __init__(self, *, bad: Sequence[int] = (), step: Fault = _none, save: Fault = _none):
+    def __init__(
+        self, *, bad: Sequence[int] = (), step: Fault = _no_fault, save: Fault = _no_fault
+    ):
         self.steps = 0
         self.bad_steps = 0
         self.is_whole = True
@@ -60,15 +62,15 @@ class Counter:
         self.steps = int((folder / "steps").read_text())
 
 
-class Notes:
-    """A policy that notes what is published, and may refuse it."""
+class RecordingPolicy:
+    """A policy that records the published versions, and may refuse one."""
 
     urls = ()
     key = model = None
 
     def __init__(self, fault: Callable[[Version], None] = lambda _: None) -> None:
         self.published: list[tuple[str, int | None]] = []
-        """Versions, with the steps of their weights; None where they stay as they are."""
+        """Each version with the number of steps of its weights; None without new weights."""
         self.fault = fault
 
     async def publish(self, weights: Weights | None, version: Version) -> None:
@@ -91,11 +93,11 @@ class Notes:
 async def train(
     config: Config,
     out: Path,
-    learner: Counter,
-    policy: Notes,
-    begun: Callable[[Rollouts], None] = lambda _: None,
+    learner: CountingLearner,
+    policy: RecordingPolicy,
+    on_start: Callable[[Rollouts], None] = lambda _: None,
 ) -> Rollouts:
-    """Train as the trainer does, from the last checkpoint on."""
+    """Train as the trainer does, starting at the last checkpoint."""
     thread = DedicatedThread("learner")
 
     async def prepare(rollouts: Rollouts) -> None:
@@ -103,14 +105,14 @@ async def train(
             learner.load(rollouts.checkpoint)
 
     async with Rollouts(config, out=out, prepare=prepare) as rollouts:
-        begun(rollouts)
+        on_start(rollouts)
         metrics = MetricsRecorder()
-        kept = None if rollouts.checkpoint is None else rollouts.version
-        await Loop(config, rollouts, policy, learner, thread, metrics, kept).run()
+        saved = None if rollouts.checkpoint is None else rollouts.version
+        await Loop(config, rollouts, policy, learner, thread, metrics, saved).run()
     thread.close()
     return rollouts
 
 
-def proven(run: Path) -> None:
-    """Nothing is lost, and nothing is there twice."""
+def check_ledger(run: Path) -> None:
+    """Check that the ledger of the run reports no problem."""
     assert make_report(run, check=True, task=None).problems == []

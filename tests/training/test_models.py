@@ -20,7 +20,7 @@ from plimsoll.training.models import (
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return make_model(tmp_path / "model")
 
 
-def test_a_folder_of_save_pretrained_is_loaded(whole, capfd):
-    model, tokenizer = load_model(whole), load_tokenizer(whole)
+def test_a_folder_of_save_pretrained_is_loaded(intact_folder, capfd):
+    model, tokenizer = load_model(intact_folder), load_tokenizer(intact_folder)
     assert not model.training
     assert next(model.parameters()).dtype == torch.float32
     text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
@@ -110,13 +110,13 @@ def test_an_unknown_model_type_is_reported_in_one_sentence(folder):
         load_model(folder)
 
 
-def test_memory_that_runs_out_while_loading_is_a_training_error(whole, monkeypatch):
-    def full(*args: object, **options: object) -> None:
+def test_out_of_memory_while_loading_is_a_training_error(intact_folder, monkeypatch):
+    def fail(*args: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", full)
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", fail)
     with pytest.raises(TrainingError, match="out of memory while loading"):
-        load_model(whole)
+        load_model(intact_folder)
 
 
 def test_devices_and_dtypes_are_found_by_name():

@@ -15,8 +15,8 @@ NOW = Version(0, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Rollout):
-    """A rollout whose samples are given, not stored."""
+class RolloutInMemory(Rollout):
+    """A rollout with its samples in memory instead of a trajectory file."""
 
     masks: tuple[str, ...]
     left_out: tuple[str, ...] = ()
@@ -41,8 +41,10 @@ def sample(mask: str) -> Sample:
     )
 
 
-def member(ticket: str, reward: float | None, *masks: str, withheld: bool = False) -> Told:
-    return Told(
+def member(
+    ticket: str, reward: float | None, *masks: str, withheld: bool = False
+) -> RolloutInMemory:
+    return RolloutInMemory(
         ticket=ticket,
         task="t",
         reward=reward,
@@ -58,12 +60,12 @@ def member(ticket: str, reward: float | None, *masks: str, withheld: bool = Fals
     )
 
 
-def speechless(ticket: str, reward: float, *why: str) -> Told:
-    """A graded one of whose answers not a token can be trained on."""
-    return replace(member(ticket, reward), masks=(), left_out=why)
+def untrainable(ticket: str, reward: float, *reasons: str) -> RolloutInMemory:
+    """A graded member without a trainable token, for these reasons."""
+    return replace(member(ticket, reward), masks=(), left_out=reasons)
 
 
-def batch(**groups: list[Told]) -> Batch:
+def batch(**groups: list[RolloutInMemory]) -> Batch:
     made = (
         BatchGroup(id=name, task="t", prompt=0, members=tuple(members))
         for name, members in groups.items()
@@ -78,7 +80,7 @@ def test_advantages_are_computed_over_the_graded_members_of_a_group():
     )
     found = {item.ticket: item.advantage for item in read_samples(given, normalize=False).samples}
     assert found == {"a.0": 0.5, "a.1": -0.5, "a.3": 0.0, "b.0": 1.0, "b.1": -1.0}
-    # In deviations: √(1/6) of the first group, 1 of the other.
+    # Divided by the standard deviation: √(1/6) of the first group, 1 of the other.
     found = {item.ticket: item.advantage for item in read_samples(given, normalize=True).samples}
     assert found["a.0"] == pytest.approx(0.5 * 6**0.5, rel=1e-4)
     assert found["b.1"] == pytest.approx(-1, rel=1e-4)
@@ -100,14 +102,14 @@ def test_each_branch_with_trainable_tokens_is_one_item():
 
 
 def test_untrainable_answers_are_counted_by_reason():
-    some = [speechless("a.0", 1.0, "no ids", "no ids"), speechless("a.1", 0.0, "no logprobs")]
+    some = [untrainable("a.0", 1.0, "no ids", "no ids"), untrainable("a.1", 0.0, "no logprobs")]
     found = read_samples(batch(a=some), normalize=False)
     assert (found.samples, found.left_out) == ([], {"no ids": 2, "no logprobs": 1})
     assert found.is_untrainable
-    # One that can be trained on, and the batch is not mute; nor is one that said nothing at all.
+    # One trainable member is enough, and a batch without any answer is not untrainable.
     assert not read_samples(batch(a=[*some, member("a.2", 0.5)]), normalize=False).is_untrainable
-    assert not read_samples(batch(a=[speechless("a.0", 1.0)]), normalize=False).is_untrainable
-    # What is void or withheld is no matter.
+    assert not read_samples(batch(a=[untrainable("a.0", 1.0)]), normalize=False).is_untrainable
+    # Void and withheld members do not count.
     void = replace(some[0], reward=None)
     assert not read_samples(
         batch(a=[void, replace(some[1], withheld=True)]), normalize=False

@@ -44,8 +44,11 @@ def make_model(
     seed: int = 0,
     generation: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A Llama of a size of one's choice. One token for each letter; with `bytes`, for each byte
-    of UTF-8, so that its answers may break letters. `generation` is for generation_config.json."""
+    """Write a Llama with random weights.
+
+    A token is a letter; with `bytes` it is a byte of UTF-8, so that an answer may split a letter.
+    `generation` is written to generation_config.json.
+    """
     tokenizer = _tokenizer(alphabet, template)
     tokenizer.save_pretrained(folder)
     ends = cast(int, tokenizer.convert_tokens_to_ids(END))
@@ -62,7 +65,7 @@ def make_model(
         bos_token_id=None,
         eos_token_id=ends,
         pad_token_id=pads,
-        initializer_range=0.2,  # so that its answers depend on what it is asked
+        initializer_range=0.2,  # so that answers depend on the prompt
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -65,19 +65,19 @@ class Returned:
     logprobs: list[float] | None
 
 
-def said(message: Message) -> list[int]:
+def message_ids(message: Message) -> list[int]:
     """A message as ids, without reasoning: an id per character, between its role and its end."""
     text = message.text + "".join(f"<{call.name} {call.id}>" for call in message.calls)
     return [_ROLES[message.role], *(100 + ord(letter) for letter in text), END]
 
 
 def prompted(messages: Sequence[Message]) -> list[int]:
-    return [one for message in messages for one in said(message)] + [_ROLES["assistant"]]
+    return [one for message in messages for one in message_ids(message)] + [_ROLES["assistant"]]
 
 
 def generated(answer: Message) -> list[int]:
-    """Reasoning comes first, and is not repeated in the next prompt."""
-    return [100 + ord(letter) for letter in answer.reasoning] + said(answer)[1:]
+    """The ids of an answer: its reasoning comes first, and the next prompt does not repeat it."""
+    return [100 + ord(letter) for letter in answer.reasoning] + message_ids(answer)[1:]
 
 
 def done(

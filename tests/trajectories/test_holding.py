@@ -26,7 +26,7 @@ def _no_trajectory_is_left():
     assert alive() == before
 
 
-def test_a_rollout_that_ends_lets_go_though_it_is_on_loan():
+def test_a_rollout_that_ends_frees_its_trajectory_despite_a_loan():
     with Holding(trajectory()) as held:
         loan = held.borrow()
         seen = weakref.ref(loan.trajectory)
@@ -38,7 +38,7 @@ def test_a_rollout_that_ends_lets_go_though_it_is_on_loan():
         held.adopt()
 
 
-def test_a_loan_is_over_even_where_somebody_has_kept_the_trajectory():
+def test_a_loan_ends_with_its_rollout_even_if_the_trajectory_is_referenced():
     with Holding(trajectory()) as held:
         loan = held.borrow()
         kept = loan.trajectory
@@ -47,13 +47,13 @@ def test_a_loan_is_over_even_where_somebody_has_kept_the_trajectory():
     del kept
 
 
-def test_a_loan_keeps_nothing_alive():
+def test_a_loan_does_not_keep_a_trajectory_alive():
     loan = Holding(trajectory()).borrow()
     with pytest.raises(TrajectoryError):
         _ = loan.trajectory
 
 
-def test_a_rollout_that_fails_lets_go():
+def test_a_rollout_that_fails_frees_its_trajectory():
     loans: list[Loan] = []
     with pytest.raises(ValueError, match="bad"), Holding(trajectory()) as held:
         loans.append(held.borrow())
@@ -63,7 +63,7 @@ def test_a_rollout_that_fails_lets_go():
         _ = loans[0].trajectory
 
 
-def test_a_group_holds_what_it_adopts_until_its_scoring_ends():
+def test_a_group_holds_adopted_trajectories_until_its_scoring_ends():
     with GroupHolding() as group:
         loans: list[Loan] = []
         for number in range(3):
@@ -84,7 +84,7 @@ def test_a_trajectory_has_one_owner():
             second.adopt(held)
 
 
-def test_a_group_that_is_over_adopts_nothing_and_the_rollout_still_lets_go():
+def test_a_released_group_adopts_nothing_and_the_rollout_still_frees_its_trajectory():
     group = GroupHolding()
     group.release()
     with Holding(trajectory()) as held:
@@ -94,7 +94,7 @@ def test_a_group_that_is_over_adopts_nothing_and_the_rollout_still_lets_go():
     assert alive() == 0
 
 
-async def test_scoring_that_starts_tasks_leaves_nothing_behind_when_it_fails():
+async def test_failed_scoring_in_tasks_leaves_no_trajectory():
     async def score(loan: Loan, fails: bool) -> int:
         await asyncio.sleep(0)
         if fails:
@@ -114,7 +114,7 @@ async def test_scoring_that_starts_tasks_leaves_nothing_behind_when_it_fails():
     assert alive() == 0
 
 
-async def test_a_task_that_outlives_its_group_finds_the_loan_over():
+async def test_a_task_that_outlives_its_group_cannot_use_its_loan():
     release = asyncio.Event()
 
     async def linger(loan: Loan) -> str:
@@ -134,7 +134,7 @@ async def test_a_task_that_outlives_its_group_finds_the_loan_over():
     assert await task == "over"
 
 
-async def test_a_cancelled_rollout_lets_go():
+async def test_a_cancelled_rollout_frees_its_trajectory():
     started = asyncio.Event()
 
     async def rollout() -> None:

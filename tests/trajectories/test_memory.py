@@ -81,7 +81,7 @@ def test_a_session_holds_no_text(tmp_path: Path):
     answer = assistant("y" * 1_000_000)
     returned = Returned([1], [2], [-1.0])
     counted = done([], answer, tokens=returned, prompt_tokens=1, answer_tokens=1)
-    recorder.trouble("upstream", "what is used for the first time is there already")
+    recorder.trouble("upstream", "the first call allocates caches")
     tracemalloc.start()
     history = Body(body)
     request = msgspec.json.decode(b'{"tools":' + tools + b"}", type=dict[str, msgspec.Raw])

@@ -115,13 +115,13 @@ def test_every_token_is_exact_and_trained_once_for_any_agent(
     recorder = Recorder.open(folder, folder / "blobs", "s", {})
     known: list[list[Message]] = [[S]]
     expected: list[tuple[list[Message], Message]] = []
-    for choice, dropped, word, said, thinks in turns:
+    for choice, dropped, word, text, thinks in turns:
         before = known[choice % len(known)]
         prompt = [*before[: len(before) - dropped], user(word)]
-        answer = assistant(said, reasoning="hm" if thinks else "")
+        answer = assistant(text, reasoning="hm" if thinks else "")
         recorder.commit(recorder.locate(Spoken(prompt), None), done(prompt, answer, text=thinks))
         expected.append((prompt, answer))
-        known.append([*prompt, assistant(said)])
+        known.append([*prompt, assistant(text)])
     recorder.abandon()
     check(read_trajectory(folder / "trajectory.jsonl.zst.part"), expected)
 

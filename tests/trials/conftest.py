@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from helpers import HOST, Ran, Shell, write_task_folder
+from helpers import HOST, FinishedTrial, Shell, write_task_folder
 from parts import need
 from plimsoll.agents.nop import Nop
 from plimsoll.agents.protocol import Agent
@@ -59,16 +59,16 @@ def write_task(tmp_path: Path) -> WriteTask:
 
 
 @pytest.fixture
-def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[Ran]]:
+def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[FinishedTrial]]:
     """Run one trial of a task with an agent or with a shell script as the agent."""
 
-    async def run(task: Task, agent: Agent | str | None = None, attempt: int = 1) -> Ran:
+    async def run(task: Task, agent: Agent | str | None = None, attempt: int = 1) -> FinishedTrial:
         folder = tmp_path / "trials" / f"{task.name}.{attempt}"
         runner = Shell(agent) if isinstance(agent, str) else agent or Nop()
         result = await run_trial(
             task, attempt=attempt, agent=runner, backend=backend, run="test", directory=folder
         )
-        return Ran(result.verdict, result.folder or folder, result.phases)
+        return FinishedTrial(result.verdict, result.folder or folder, result.phases)
 
     return run
 
@@ -106,7 +106,7 @@ def copy_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _is_needed(file: PurePosixPath) -> bool:
-    """Whether pytest needs a file: no caches, no programs, and only the lexers that it uses."""
+    """True if pytest needs the file: it needs no caches, no programs and few lexers."""
     if file.suffix == ".pyc" or ".." in file.parts:
         return False
     lexers = {"__init__.py", "_mapping.py", "python.py", "diff.py"}
@@ -114,7 +114,7 @@ def _is_needed(file: PurePosixPath) -> bool:
 
 
 def _python_problem() -> str | None:
-    """Why a sandbox with the host's system cannot run pytest; None if it can."""
+    """The reason why a sandbox with the host's system cannot run pytest; None if it can."""
     python = shutil.which("python3", path=SYSTEM_PATH)
     if python is None:
         return f"there is no python3 on {SYSTEM_PATH}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import HOST, Plain, check_graded, check_void, write_task_folder
+from helpers import HOST, PlainAgent, check_graded, check_void, write_task_folder
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.trials.verdicts import Cause
 
@@ -17,7 +17,7 @@ REPORTS = {
 }
 
 
-class StaleFiles(Plain):
+class StaleFiles(PlainAgent):
     """An agent that adds files of a dead trial to the trial's folder while it works."""
 
     name = "haunted"

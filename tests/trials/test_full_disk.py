@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import Plain, Ran, Shell, check_graded, check_void
+from helpers import FinishedTrial, PlainAgent, Shell, check_graded, check_void
 from parts import need
 from plimsoll.agents.oracle import Oracle
 from plimsoll.agents.protocol import Agent, Assignment, Outcome
@@ -52,12 +52,12 @@ async def small_backend(small: Path) -> AsyncIterator[LocalBackend]:
 
 @pytest.fixture
 def run(small_backend: LocalBackend, tmp_path: Path):
-    async def run(task: Task, agent: Agent) -> Ran:
+    async def run(task: Task, agent: Agent) -> FinishedTrial:
         folder = tmp_path / "trials" / task.name
         result = await run_trial(
             task, attempt=1, agent=agent, backend=small_backend, run="test", directory=folder
         )
-        return Ran(result.verdict, folder, result.phases)
+        return FinishedTrial(result.verdict, folder, result.phases)
 
     return run
 
@@ -74,7 +74,7 @@ def filled(folder: Path) -> Iterator[None]:
         (folder / "fill").unlink()
 
 
-class WritesOnFullDisk(Plain):
+class WritesOnFullDisk(PlainAgent):
     """Writes its result while another process fills the disk, which is free again afterwards."""
 
     name = "unlucky"
@@ -182,12 +182,12 @@ def leave(disk: Path, room: int) -> None:
         os.fsync(file.fileno())
 
 
-async def trial_on(home: Path, task: Task, agent: str, directory: Path) -> Ran:
+async def trial_on(home: Path, task: Task, agent: str, directory: Path) -> FinishedTrial:
     async with LocalBackend(LocalOptions(home=home)) as backend:
         result = await run_trial(
             task, attempt=1, agent=Shell(agent), backend=backend, run="test", directory=directory
         )
-    return Ran(result.verdict, directory, result.phases)
+    return FinishedTrial(result.verdict, directory, result.phases)
 
 
 async def test_a_disk_with_space_only_for_root_that_fills_up_is_not_graded(
@@ -206,7 +206,7 @@ async def test_a_sandbox_that_uses_the_space_reserved_for_root_is_graded(
     write = "head -c 8M /dev/zero > /tmp/$0"
     agent = f"sh -c '{write}' root; setpriv --reuid=65534 --clear-groups sh -c '{write}' other"
     all_written = "[ $(cat /tmp/root /tmp/other | wc -c) = 16777216 ]"
-    test = f"{all_written}; echo $? > /logs/verifier/reward.txt\n"  # 0 where it is so
+    test = f"{all_written}; echo $? > /logs/verifier/reward.txt\n"  # 0 if both files are complete
     ran = await trial_on(reserving, write_task(test=test), agent, tmp_path / "trial")
     check_graded(ran, 0.0)
 
@@ -219,7 +219,7 @@ async def test_a_pooled_sandbox_reports_its_full_disk(write_task, small: Path, t
             write_task(test=ONE_IF_DONE), attempt=1, agent=WritesOnFullDisk(small, backend),
             backend=pool, run="test", directory=tmp_path / "trial",
         )  # fmt: skip
-    check_void(Ran(result.verdict, tmp_path / "trial", {}), Cause.SANDBOX, "is full")
+    check_void(FinishedTrial(result.verdict, tmp_path / "trial", {}), Cause.SANDBOX, "is full")
 
 
 async def test_a_full_memory_file_system_is_not_graded_and_the_next_trial_is_on_disk(
@@ -229,13 +229,13 @@ async def test_a_full_memory_file_system_is_not_graded_and_the_next_trial_is_on_
     options = LocalOptions(home=tmp_path / "home", upper="tmpfs", upper_mb=32)
     async with LocalBackend(options) as backend:
 
-        async def trial(attempt: int) -> Ran:
+        async def trial(attempt: int) -> FinishedTrial:
             folder = tmp_path / "trials" / str(attempt)
             result = await run_trial(
                 task, attempt=attempt, agent=Shell(f"{big} && echo x > done"), backend=backend,
                 run="test", directory=folder,
             )  # fmt: skip
-            return Ran(result.verdict, folder, result.phases)
+            return FinishedTrial(result.verdict, folder, result.phases)
 
         words = ("kept in memory, and 32 MB were not enough", "storage_mb", "[local] upper_mb")
         check_void(await trial(1), Cause.SANDBOX, *words)
@@ -250,7 +250,7 @@ async def test_files_in_memory_below_the_limit_are_graded(write_task, tmp_path: 
             write_task(test=ONE_IF_DONE), attempt=1, agent=Shell("head -c 30M /dev/zero > big"),
             backend=backend, run="test", directory=folder,
         )  # fmt: skip
-    check_graded(Ran(result.verdict, folder, result.phases), 0.0)
+    check_graded(FinishedTrial(result.verdict, folder, result.phases), 0.0)
 
 
 async def test_artifacts_that_do_not_fit_on_this_host_are_not_graded_as_missing(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers import Plain, check_void, long_time, processes_with
+from helpers import PlainAgent, check_void, long_time, processes_with
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause
 
 PASS = "echo 1 > /logs/verifier/reward.txt\n"
 
 
-class Waiting(Plain):
+class Waiting(PlainAgent):
     """An agent that reports its start and then runs for a long time."""
 
     name = "waiting"

@@ -2,18 +2,25 @@
 
 import pytest
 
-from helpers import HOST, Plain, check_graded, check_void, need_several_users, write_task_folder
+from helpers import (
+    HOST,
+    PlainAgent,
+    check_graded,
+    check_void,
+    need_several_users,
+    write_task_folder,
+)
 from plimsoll.agents.oracle import Oracle
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
 from plimsoll.trials.verdicts import Cause
 
 
-def gives(reward: str) -> str:
+def writes(reward: str) -> str:
     return f"#!/bin/bash\necho {reward} > /logs/verifier/reward.txt\n"
 
 
-def gives_json(text: str) -> str:
+def writes_json(text: str) -> str:
     return f"#!/bin/bash\necho '{text}' > /logs/verifier/reward.json\n"
 
 
@@ -34,7 +41,7 @@ def write_steps(tmp_path):
     return write
 
 
-class Scripted(Plain):
+class Scripted(PlainAgent):
     """An agent with a script for each step."""
 
     name = "scripted"
@@ -55,7 +62,7 @@ async def test_the_reward_is_the_mean_of_the_steps_or_the_last_one(
     write_steps, run, strategy, reward
 ):
     toml = f'multi_step_reward_strategy = "{strategy}"\n' if strategy else ""
-    steps = {"one": gives("1"), "two": gives("0.25"), "three": gives("0.25")}
+    steps = {"one": writes("1"), "two": writes("0.25"), "three": writes("0.25")}
     ran = await run(write_steps(steps, toml=toml))
     check_graded(ran, reward)
     file = ran.file
@@ -65,7 +72,7 @@ async def test_the_reward_is_the_mean_of_the_steps_or_the_last_one(
 
 
 async def test_named_rewards_are_averaged_by_name(write_steps, run):
-    steps = {"one": gives_json('{"reward": 1, "speed": 1}'), "two": gives_json('{"reward": 0}')}
+    steps = {"one": writes_json('{"reward": 1, "speed": 1}'), "two": writes_json('{"reward": 0}')}
     ran = await run(write_steps(steps))
     check_graded(ran, 0.5)
     assert ran.verdict.rewards == {"reward": 0.5, "speed": 0.5}
@@ -85,18 +92,18 @@ async def test_steps_run_in_the_order_of_the_file_on_one_sandbox(write_steps, ru
 @pytest.mark.parametrize(
     ("min_reward", "first", "continues"),
     [
-        ("0.5", gives("0.5"), True),
-        ("0.5", gives("0.4"), False),
-        ("{ speed = 0.5 }", gives_json('{"reward": 0, "speed": 0.5}'), True),
-        ("{ speed = 0.5 }", gives_json('{"reward": 1, "speed": 0.4}'), False),
-        ("{ speed = 0.5 }", gives_json('{"reward": 1}'), False),
+        ("0.5", writes("0.5"), True),
+        ("0.5", writes("0.4"), False),
+        ("{ speed = 0.5 }", writes_json('{"reward": 0, "speed": 0.5}'), True),
+        ("{ speed = 0.5 }", writes_json('{"reward": 1, "speed": 0.4}'), False),
+        ("{ speed = 0.5 }", writes_json('{"reward": 1}'), False),
     ],
 )
 async def test_a_step_below_its_minimum_reward_is_the_last(
     write_steps, run, min_reward, first, continues
 ):
     task = write_steps(
-        {"one": first, "two": gives("0")}, step_toml={"one": f"min_reward = {min_reward}\n"}
+        {"one": first, "two": writes("0")}, step_toml={"one": f"min_reward = {min_reward}\n"}
     )
     ran = await run(task)
     assert list(ran.file.steps) == (["one", "two"] if continues else ["one"])
@@ -114,14 +121,14 @@ async def test_a_step_below_its_minimum_reward_is_the_last(
     ids=["crashes", "zero-without-tests", "no-tests"],
 )
 async def test_a_step_that_cannot_be_graded_voids_the_trial(write_steps, run, second, cause, word):
-    ran = await run(write_steps({"one": gives("1"), "two": second, "three": gives("1")}))
+    ran = await run(write_steps({"one": writes("1"), "two": second, "three": writes("1")}))
     check_void(ran, cause or Cause.GRADER, "step two", word)
     assert list(ran.file.steps) == ["one", "two"]
     assert not (ran.folder / "steps/three").exists()
 
 
 async def test_an_unusual_ending_of_a_step_is_that_of_the_trial(write_steps, run):
-    ran = await run(write_steps({"one": gives("1"), "two": gives("1")}), Scripted(one="false"))
+    ran = await run(write_steps({"one": writes("1"), "two": writes("1")}), Scripted(one="false"))
     check_graded(ran, 1.0)
     assert ran.verdict.ending is Ending.REFUSED
 
@@ -133,7 +140,7 @@ async def test_a_step_uploads_its_files_and_runs_its_set_up(write_steps, run):
     }
     look = "cat ready.txt || true"
     ran = await run(
-        write_steps({"one": gives("1"), "two": gives("1")}, files=files),
+        write_steps({"one": writes("1"), "two": writes("1")}, files=files),
         Scripted(one=look, two=look),
     )
     check_graded(ran, 1.0)
@@ -143,16 +150,16 @@ async def test_a_step_uploads_its_files_and_runs_its_set_up(write_steps, run):
 
 async def test_a_failed_set_up_of_a_step_voids_the_trial(write_steps, run):
     files = {"steps/two/workdir/setup.sh": "git clone -q https://example.invalid/x\n"}
-    ran = await run(write_steps({"one": gives("1"), "two": gives("1")}, files=files))
+    ran = await run(write_steps({"one": writes("1"), "two": writes("1")}, files=files))
     check_void(ran, Cause.SANDBOX, "steps/two/workdir/setup.sh", "exit 128")
     assert list(ran.file.steps) == ["one"]
 
 
 async def test_the_agent_does_not_see_the_tests_of_an_earlier_step(write_steps, run):
     look = "ls -A /tests /logs/verifier"
-    leave = f"{gives('1')}(sleep 60; echo) & cp /tests/test.sh /logs/verifier/copy.sh\n"
+    leave = f"{writes('1')}(sleep 60; echo) & cp /tests/test.sh /logs/verifier/copy.sh\n"
     ran = await run(
-        write_steps({"one": leave, "two": gives("1")}), Scripted(two=f"{look}; ps ax | grep sleep")
+        write_steps({"one": leave, "two": writes("1")}), Scripted(two=f"{look}; ps ax | grep sleep")
     )
     check_graded(ran, 1.0)
     seen = ran.read("steps/two/agent/stdout.txt")
@@ -162,7 +169,7 @@ async def test_the_agent_does_not_see_the_tests_of_an_earlier_step(write_steps, 
 
 
 async def test_a_step_without_a_reward_does_not_inherit_the_last_one(write_steps, run):
-    ran = await run(write_steps({"one": gives("1"), "two": "#!/bin/bash\ntrue\n"}))
+    ran = await run(write_steps({"one": writes("1"), "two": "#!/bin/bash\ntrue\n"}))
     check_void(ran, Cause.GRADER, "step two", "neither")
 
 
@@ -201,21 +208,21 @@ async def test_the_oracle_runs_the_solution_of_each_step(write_steps, run):
         "steps/one/solution/solve.sh": "echo 1 > /app/one\n",
         "steps/two/solution/solve.sh": "cat /app/one; ls /solution\n",
     }
-    ran = await run(write_steps({"one": gives("1"), "two": gives("1")}, files=files), Oracle())
+    ran = await run(write_steps({"one": writes("1"), "two": writes("1")}, files=files), Oracle())
     check_graded(ran, 1.0)
     assert ran.read("steps/two/agent/stdout.txt") == "1\nsolve.sh\n"
 
 
 async def test_the_health_check_of_a_step_delays_its_agent(write_steps, run):
     check = "[steps.healthcheck]\ncommand = 'test -e /app/ready'\nretries = 1\n"
-    task = write_steps({"one": gives("1"), "two": gives("1")}, step_toml={"two": check})
+    task = write_steps({"one": writes("1"), "two": writes("1")}, step_toml={"two": check})
     check_graded(await run(task, Scripted(one="touch ready"), 1), 1.0)
     check_void(await run(task, Scripted(), 2), Cause.SANDBOX, "test -e /app/ready")
 
 
 async def test_a_separate_verifier_sees_only_artifacts_of_its_own_step(write_steps, run):
     toml = 'artifacts = ["/app/site"]\n[verifier]\nenvironment_mode = "separate"\n'
-    look = f"{gives('1')}cd /app/site && find . -type f; find /logs/artifacts -type f\n"
+    look = f"{writes('1')}cd /app/site && find . -type f; find /logs/artifacts -type f\n"
     agent = Scripted(
         one="mkdir site; touch site/old /logs/artifacts/first",
         two="rm site/old /logs/artifacts/first; touch site/new",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import (
-    Plain,
+    PlainAgent,
     check_graded,
     check_void,
     long_time,
@@ -89,7 +89,7 @@ async def test_all_numbers_of_a_reward_are_kept(write_task, run):
     assert ran.verdict.reward == 0.75
 
 
-class Named(Plain):
+class Named(PlainAgent):
     """Records its sandbox."""
 
     name = "named"

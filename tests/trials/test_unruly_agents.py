@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from helpers import Plain, check_graded, check_void, long_time
+from helpers import PlainAgent, check_graded, check_void, long_time
 from parts import need
 from plimsoll.agents.protocol import Outcome
 from plimsoll.core.endings import Ending
@@ -15,7 +15,7 @@ GRADER = "([ -e /app/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
 DONE = "touch /app/done\n"
 
 
-class Failing(Plain):
+class Failing(PlainAgent):
     """An agent that works and then raises."""
 
     name = "failing"
@@ -34,7 +34,7 @@ class Failing(Plain):
         raise self._error
 
 
-class Ends(Plain):
+class Ends(PlainAgent):
     """An agent that works and returns an ending."""
 
     name = "ends"
@@ -161,7 +161,7 @@ async def test_a_grader_that_runs_out_of_memory_did_not_grade(write_task, run, b
 
 
 def _need_memory_limits(backend):
-    """Skip if the backend cannot enforce memory limits, which its warnings tell."""
+    """Skip if the warnings of the backend report that it cannot enforce memory limits."""
     missing = [warning for warning in backend.warnings if "cgroup" in warning]
     need("cgroups", missing[0] if missing else None)
 

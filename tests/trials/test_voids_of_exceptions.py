@@ -1,4 +1,4 @@
-"""Void verdicts of exceptions: a full disk is told apart from a bug."""
+"""Void verdicts of exceptions: a full disk is distinguished from a bug."""
 
 import errno
 import os
@@ -45,8 +45,8 @@ def test_an_unwritable_traceback_does_not_hide_the_bug(tmp_path: Path):
 def test_a_full_disk_is_not_a_bug_and_has_one_reason_for_all_tickets(
     error: Exception, tmp_path: Path
 ):
-    said = {void_of(error, tmp_path / name) for name in ("a", "b")}
-    (verdict,) = said
+    verdicts = {void_of(error, tmp_path / name) for name in ("a", "b")}
+    (verdict,) = verdicts
     assert verdict.cause is Cause.SANDBOX
     assert "is full (" in verdict.reason
     assert "make room there" in verdict.reason

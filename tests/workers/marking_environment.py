@@ -23,7 +23,13 @@ from plimsoll.workers.messages import (
     SandboxReport,
 )
 
-__all__ = ["MarkingEnvironment", "marking", "refuses", "slow_to_make", "stumbles"]
+__all__ = [
+    "MarkingEnvironment",
+    "marking",
+    "raises_key_error",
+    "raises_usage_error",
+    "slow_to_make",
+]
 
 BODY = 200 << 10
 
@@ -36,52 +42,52 @@ class MarkingEnvironment:
         self._leak: list[bytes] = []
         self._alive = 0
         self._version = FIRST_VERSION
-        self._told = 0
+        self._reported = 0
 
     def mark(self, name: str, text: str = "") -> None:
         (self._folder / name).write_text(text)
 
     async def run(self, order: Order) -> Result:
         began = time.monotonic()
-        word, _, about = order.task.partition(" ")
+        command, _, argument = order.task.partition(" ")
         self._alive += 1
         try:
-            phases = await self._do(word, about)
+            phases = await self._do(command, argument)
         finally:
             self._alive -= 1
-            if word != "body":
+            if command != "body":
                 self.mark(f"{order.ticket}.cleaned", str(self._version))
         seconds = time.monotonic() - began
         verdict = Graded(1.0, Ending.SUBMITTED)
         return Result(ticket=order.ticket, verdict=verdict, seconds=seconds, phases=phases)
 
-    async def _do(self, word: str, about: str) -> dict[str, float]:
-        match word:
+    async def _do(self, command: str, argument: str) -> dict[str, float]:
+        match command:
             case "sleep":
-                await asyncio.sleep(float(about))
+                await asyncio.sleep(float(argument))
             case "until":
-                await _there(self._folder / about)
+                await _wait_for(self._folder / argument)
             case "block":
-                time.sleep(float(about))  # noqa: ASYNC251 - a blocked loop is the point
+                time.sleep(float(argument))  # noqa: ASYNC251 - a blocked loop is the point
             case "thread":
                 # The loop is free; asyncio waits for the thread after the worker has cleaned up.
-                await asyncio.to_thread(time.sleep, float(about))
+                await asyncio.to_thread(time.sleep, float(argument))
             case "leak":
-                self._leak.append(os.urandom(1 << 20) * int(about))
+                self._leak.append(os.urandom(1 << 20) * int(argument))
             case "body":
-                await _converse(int(about))
+                await _converse(int(argument))
             case "raise":
-                raise RuntimeError(about)
+                raise RuntimeError(argument)
             case "starve":
-                await _take_all_descriptors(float(about))
+                await _take_all_descriptors(float(argument))
             case "overfill":
-                Path("/dev/full").write_text(about)
+                Path("/dev/full").write_text(argument)
             case "stubborn":
-                await _clean_up_slowly(float(about))
+                await _clean_up_slowly(float(argument))
             case "probe":
-                return await _probe(float(about))
+                return await _probe(float(argument))
             case _:
-                raise AssertionError(word)
+                raise AssertionError(command)
         return {}
 
     def set_version(self, version: Version) -> None:
@@ -97,15 +103,15 @@ class MarkingEnvironment:
     def take_report(self) -> SandboxReport | None:
         """The content of the file `news`, and of the marker of its end."""
         file = self._folder / "news"
-        said = tuple(one.read_text() for one in (file, self._folder / "left") if one.exists())
-        news, self._told = said[self._told :], len(said)
+        reports = tuple(one.read_text() for one in (file, self._folder / "left") if one.exists())
+        news, self._reported = reports[self._reported :], len(reports)
         return SandboxReport(warnings=news) if news else None
 
     def counts(self) -> dict[str, int]:
         return {"alive": self._alive}
 
 
-async def _there(file: Path) -> None:
+async def _wait_for(file: Path) -> None:
     while not file.exists():  # noqa: ASYNC110 - a file has no event
         await asyncio.sleep(0.02)
 
@@ -172,7 +178,7 @@ async def slow_to_make(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvi
     place = MarkingEnvironment(folder)
     place.mark("begun")
     try:
-        await _there(folder / "go")
+        await _wait_for(folder / "go")
         place.mark("made")
         yield place
     finally:
@@ -180,12 +186,12 @@ async def slow_to_make(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvi
 
 
 @contextlib.asynccontextmanager
-async def refuses(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
+async def raises_usage_error(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
     raise UsageError("no sandboxes here: give the host user namespaces")
     yield
 
 
 @contextlib.asynccontextmanager
-async def stumbles(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
+async def raises_key_error(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
     raise KeyError("a fault of ours")
     yield

@@ -71,12 +71,12 @@ class ScriptedEnvironment:
     async def run(self, order: Order) -> Result:
         started = time.monotonic()
         word, _, about = order.task.partition(" ")
-        said = await self._do(word, about)
+        text = await self._do(word, about)
         return Result(
             ticket=order.ticket,
             verdict=Graded(1.0, Ending.SUBMITTED),
             seconds=time.monotonic() - started,
-            trajectory=said,
+            trajectory=text,
         )
 
     async def _do(self, word: str, about: str) -> str:

@@ -37,53 +37,53 @@ class Chaos:
     def __init__(self, supervisor: Supervisor) -> None:
         self.random = random.Random(SEED)
         self.results: collections.Counter[str] = collections.Counter()
-        self.said: collections.Counter[str] = collections.Counter()
+        self.outcomes: collections.Counter[str] = collections.Counter()
         self.done: collections.Counter[str] = collections.Counter()
         self._supervisor = supervisor
         self._over = False
 
-    async def rage(self) -> None:
-        hands = [asyncio.create_task(self._work(n)) for n in range(WORKERS * TICKETS + 3)]
+    async def run(self) -> None:
+        callers = [asyncio.create_task(self._work(n)) for n in range(WORKERS * TICKETS + 3)]
         loop = asyncio.get_running_loop()
         until = loop.time() + SECONDS
         while loop.time() < until or not self._seen_enough:
             await asyncio.sleep(self.random.uniform(0.2, 0.8))
-            self._harm()
+            self._inject_fault()
         self._over = True
-        await asyncio.wait_for(asyncio.gather(*hands), 120)
+        await asyncio.wait_for(asyncio.gather(*callers), 120)
 
     @property
     def _seen_enough(self) -> bool:
         """True once enough faults have happened: a slow machine needs more time."""
-        return min(self.said["graded"], self.said["lost"]) > 10 and len(self.done) == 3
+        return min(self.outcomes["graded"], self.outcomes["lost"]) > 10 and len(self.done) == 3
 
-    async def _work(self, hand: int) -> None:
+    async def _work(self, caller: int) -> None:
         number = 0
         while not self._over:
             number += 1
             task = self.random.choices(
                 [f"sleep {self.random.uniform(0, 0.5)}", "block 600", "die in chaos"], [97, 1, 1]
             )[0]
-            self._note(await self._supervisor.run(order(f"h{hand}/{number}", task)))
+            self._record(await self._supervisor.run(order(f"h{caller}/{number}", task)))
 
-    def _note(self, result: Result) -> None:
+    def _record(self, result: Result) -> None:
         self.results[result.ticket] += 1
         if isinstance(result.verdict, Graded):
-            self.said["graded"] += 1
+            self.outcomes["graded"] += 1
         else:
             assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.LOST, result
-            self.said["lost"] += 1
+            self.outcomes["lost"] += 1
 
-    def _harm(self) -> None:
+    def _inject_fault(self) -> None:
         alive = [s for s in self._supervisor.status() if s.phase is Phase.READY]
         if not alive:
             return
-        sign = self.random.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+        fault = self.random.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
         try:
-            os.kill(pid_of(self.random.choice(alive).where), sign)
+            os.kill(pid_of(self.random.choice(alive).where), fault)
         except ProcessLookupError:
             return
-        self.done[sign.name] += 1
+        self.done[fault.name] += 1
 
 
 @pytest.mark.nightly
@@ -95,7 +95,7 @@ async def test_every_order_is_resolved_once_when_workers_die(engine: Engine, mar
     async with Supervisor(engine, busy, number=WORKERS, options=patience) as supervisor:
         await supervisor.wait_ready()
         chaos = Chaos(supervisor)
-        await chaos.rage()
+        await chaos.run()
         assert set(chaos.results.values()) == {1}
         await until(lambda: supervisor.free == WORKERS * TICKETS, 60)
     assert not workers_of(mark) - before
@@ -124,14 +124,14 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def run_apart(address: str, task: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A run in a process of its own, whose worker runs its second ticket."""
+async def running_process(address: str, task: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a run in a separate process, and wait until its worker runs the second ticket."""
     here = Path(__file__).parent
     paths = {**os.environ, "PYTHONPATH": f"{here}:{here.parent}"}
     command = [sys.executable, "-c", RUN, address, task]
     run = await asyncio.create_subprocess_exec(*command, env=paths, stdout=subprocess.PIPE)
     try:
-        assert await heard(run) == "ran"
+        assert await read_line(run) == "ran"
         await asyncio.sleep(0.5)
         yield run
     finally:
@@ -140,7 +140,7 @@ async def run_apart(address: str, task: str) -> AsyncIterator[asyncio.subprocess
         await run.wait()
 
 
-async def heard(run: asyncio.subprocess.Process) -> str:
+async def read_line(run: asyncio.subprocess.Process) -> str:
     assert run.stdout is not None
     return (await run.stdout.readline()).decode().strip()
 
@@ -153,20 +153,24 @@ async def test_workers_end_with_a_killed_run(
 ):
     address = request.getfixturevalue("shared_cluster").address if name == "ray" else ""
     before = mark.processes().keys()
-    async with run_apart(address, task) as run:
+    async with running_process(address, task) as run:
         run.kill()
     await until(lambda: not workers_of(mark) - before, 120)
 
 
 def workers_of(mark: Mark) -> set[int]:
-    return {pid for pid, what in mark.processes().items() if "plimsoll.workers.worker.main" in what}
+    return {
+        pid
+        for pid, command in mark.processes().items()
+        if "plimsoll.workers.worker.main" in command
+    }
 
 
 @pytest.mark.slow
 async def test_a_suspended_controller_does_not_count_its_workers_as_dead(mark: Mark):
-    async with run_apart("", "sleep 9") as run:
+    async with running_process("", "sleep 9") as run:
         run.send_signal(signal.SIGSTOP)
         await asyncio.sleep(6)
         run.send_signal(signal.SIGCONT)
-        assert await heard(run) == "graded"
+        assert await read_line(run) == "graded"
         assert await run.wait() == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scripted_environment import order, spec
 from supervised import options, pid_of
-from worker_in_hand import in_hand, marking_spec
+from worker_client import marking_spec, ready_client
 
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.testing.waiting import until
@@ -22,7 +22,7 @@ from plimsoll.workers.messages import Drain, Expect, Kind, SandboxReport
 A = Kind("a")
 
 
-def said(result: object) -> dict[str, int]:
+def announced(result: object) -> dict[str, int]:
     return json.loads(result.trajectory)  # type: ignore[attr-defined]
 
 
@@ -31,9 +31,9 @@ async def test_the_next_orders_are_announced_to_workers_and_withdrawn(engine: En
         await supervisor.wait_ready()
         assert supervisor.slots == 2
         supervisor.expect([A, A, A])
-        assert said(await supervisor.run(order("t1", "coming"))) == {"a": 2}
+        assert announced(await supervisor.run(order("t1", "coming"))) == {"a": 2}
         supervisor.expect([])
-        assert said(await supervisor.run(order("t2", "coming"))) == {}
+        assert announced(await supervisor.run(order("t2", "coming"))) == {}
 
 
 async def test_of_equally_busy_workers_the_one_that_expects_an_order_gets_it(engine: Engine):
@@ -41,7 +41,7 @@ async def test_of_equally_busy_workers_the_one_that_expects_an_order_gets_it(eng
     async with Supervisor(engine, spec(concurrency=2), number=2) as supervisor:
         await until(lambda: supervisor.slots == 4, 60)
         supervisor.expect([A, asked])
-        assert said(await supervisor.run(order("t1", "coming"))) == {"coming": 1}
+        assert announced(await supervisor.run(order("t1", "coming"))) == {"coming": 1}
 
 
 async def test_a_warning_of_two_workers_is_logged_once_before_the_tickets_end(
@@ -71,39 +71,39 @@ async def test_measurements_of_a_killed_worker_are_not_lost():
 
 async def test_a_draining_worker_prewarms_nothing(tmp_path: Path):
     expects = tmp_path / "expects"
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t1", "until go")
-        hand.tell(Expect((A, A, A)))
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t1", "until go")
+        client.send(Expect((A, A, A)))
         await until(lambda: expects.exists() and expects.read_text() == "3")
-        hand.tell(Drain(60))
+        client.send(Drain(60))
         await until(lambda: expects.read_text() == "0")
         # An announcement that was already in flight changes nothing.
-        hand.tell(Expect((A, A, A)))
+        client.send(Expect((A, A, A)))
         (tmp_path / "go").touch()
-        await hand.result("t1")
-        await hand.ended(30)
+        await client.result("t1")
+        await client.ended(30)
     assert expects.read_text() == "0"
 
 
 async def test_a_worker_ended_by_a_signal_prewarms_nothing(tmp_path: Path):
     expects = tmp_path / "expects"
-    async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
-        hand.order("t1", "until go")
-        hand.tell(Expect((A, A, A)))
+    async with ready_client(marking_spec(tmp_path, grace_seconds=60)) as client:
+        client.order("t1", "until go")
+        client.send(Expect((A, A, A)))
         await until(lambda: expects.exists() and expects.read_text() == "3")
-        os.kill(hand.pid, signal.SIGTERM)
+        os.kill(client.pid, signal.SIGTERM)
         await until(lambda: expects.read_text() == "0")
         (tmp_path / "go").touch()
-        await hand.ended(30)
+        await client.ended(30)
 
 
 async def test_reports_are_sent_while_tickets_run_and_after_the_environment_is_closed(
     tmp_path: Path,
 ):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t1", "until go")
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t1", "until go")
         (tmp_path / "news").write_text("no limit on storage")
-        assert (await hand.hear(SandboxReport)).warnings == ("no limit on storage",)
-        hand.tell(Drain(0))
-        assert (await hand.hear(SandboxReport)).warnings == ("its place was left",)
-        await hand.ended(30)
+        assert (await client.receive(SandboxReport)).warnings == ("no limit on storage",)
+        client.send(Drain(0))
+        assert (await client.receive(SandboxReport)).warnings == ("its place was left",)
+        await client.ended(30)

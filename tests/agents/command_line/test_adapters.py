@@ -33,8 +33,8 @@ def done(
     return ExecResult(exit_code, signal, False, out, err, 1.0)
 
 
-def everything(launch: Launch) -> str:
-    """The text in which an agent can find the address."""
+def launch_text(launch: Launch) -> str:
+    """The command line, environment and files of a launch, as one text."""
     files = (content.decode() for content in launch.files.values())
     return "\n".join([*launch.argv, *launch.env.values(), *files])
 
@@ -44,21 +44,21 @@ def test_command_lines_contain_neither_key_nor_instruction(name: str):
     launch = ADAPTERS[name].launch(ACCESS, INSTRUCTION)
     assert not [word for word in launch.argv if ACCESS.key in word or "Mend" in word]
     assert not [word for word in launch.env.values() if "Mend" in word]
-    assert ACCESS.key in everything(launch)
+    assert ACCESS.key in launch_text(launch)
     given = [launch.stdin.decode(), *(content.decode() for content in launch.files.values())]
     assert any(INSTRUCTION in text or json.dumps(INSTRUCTION) in text for text in given)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_agent_uses_its_session_and_its_model(name: str):
-    text = everything(ADAPTERS[name].launch(ACCESS, "Mend it."))
+    text = launch_text(ADAPTERS[name].launch(ACCESS, "Mend it."))
     base = ACCESS.anthropic if name == "claude-code" else ACCESS.openai
     assert base in text
     assert ACCESS.model in text
 
 
 LIMIT = "This model's maximum context length is 8 tokens"
-SAID: list[tuple[str, ExecResult, Outcome | None]] = [
+OUTPUTS: list[tuple[str, ExecResult, Outcome | None]] = [
     ("claude-code", done('{"type":"result","subtype":"success","stop_reason":"end_turn"}'),
      Outcome(exit_code=0)),
     ("claude-code", done('{"type":"result","subtype":"success","stop_reason":"refusal",'
@@ -101,18 +101,18 @@ SAID: list[tuple[str, ExecResult, Outcome | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "printed", "expected"), SAID)
+@pytest.mark.parametrize(("name", "printed", "expected"), OUTPUTS)
 def test_the_last_event_decides_the_outcome(
     name: str, printed: ExecResult, expected: Outcome | None
 ):
     assert ADAPTERS[name].outcome(printed) == expected
 
 
-# --- running an agent, with a shell script in its place ------------------------------------------
+# --- running an agent: a shell script instead of its program -------------------------------------
 
 
 class Scripted:
-    """An agent that is a shell script."""
+    """The adapter of an agent that is a shell script."""
 
     name = "scripted"
 

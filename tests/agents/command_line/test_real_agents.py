@@ -16,7 +16,7 @@ from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.verdicts import Cause, Graded
-from policy_agents import Asks
+from policy_agents import RunTrial
 
 pytestmark = pytest.mark.slow
 
@@ -37,11 +37,11 @@ def agent(request: pytest.FixtureRequest, layer: Path) -> Agent:
 
 
 @pytest.fixture
-def work(backend: Backend, tmp_path: Path) -> Asks:
+def work(backend: Backend, tmp_path: Path) -> RunTrial:
     return worker(backend, tmp_path)
 
 
-async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Asks, agent: Agent):
+async def test_an_agent_solves_a_task_and_every_token_is_kept(work: RunTrial, agent: Agent):
     worked = await work(agent)
     check_graded(worked, 1.0)
     end = worked.file.ends["main"]
@@ -57,7 +57,7 @@ async def test_an_agent_solves_a_task_and_every_token_is_kept(work: Asks, agent:
     assert sum(sample.mask) == sum(each.answer_tokens or 0 for each in trajectory.exchanges)
 
 
-async def test_an_agent_without_turns_left_ends_and_is_graded(work: Asks, agent: Agent):
+async def test_an_agent_without_turns_left_ends_and_is_graded(work: RunTrial, agent: Agent):
     worked = await work(agent, limits=Limits(turns=2))
     check_graded(worked, 1.0)
     assert isinstance(worked.verdict, Graded)
@@ -66,17 +66,17 @@ async def test_an_agent_without_turns_left_ends_and_is_graded(work: Asks, agent:
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "qwen-code"])
-async def test_a_failing_policy_makes_the_trial_void(work: Asks, layer: Path, name: str):
+async def test_a_failing_policy_makes_the_trial_void(work: RunTrial, layer: Path, name: str):
     script = Script(turns=(*SCRIPT.turns[:2], Turn(failure=500)))
     worked = await work(make_agent(name, layer=layer), script)
     check_void(worked, Cause.POLICY)
     assert len(worked.trajectory.exchanges) == 2
     troubles = [trouble.what for trouble in worked.trajectory.troubles]
-    assert troubles.count("upstream") <= 10  # whatever its own retries
+    assert troubles.count("upstream") <= 10  # the agent has its own retries
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
-async def test_an_agent_works_as_an_ordinary_user_too(work: Asks, layer: Path, name: str):
+async def test_an_agent_works_as_an_ordinary_user_too(work: RunTrial, layer: Path, name: str):
     need_several_users()
     script = Script(turns=(Turn(run="id -un > /tmp/who; cat /tmp/who"), Turn(text="Done.")))
     worked = await work(make_agent(name, layer=layer), script, user="nobody")
@@ -86,9 +86,9 @@ async def test_an_agent_works_as_an_ordinary_user_too(work: Asks, layer: Path, n
 
 
 async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generated(
-    work: Asks, layer: Path
+    work: RunTrial, layer: Path
 ):
-    """It removes a `cd` to the current folder from a command before it sends the answer back."""
+    """Claude Code removes a `cd` to the current folder from a command that it sends back."""
     script = Script(turns=(Turn(run="cd /app && ls"), Turn(run="ls"), Turn(text="Done.")))
     trajectory = (await work(make_agent("claude-code", layer=layer), script)).trajectory
     first, second = trajectory.branches()
@@ -99,8 +99,8 @@ async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generate
 
 
 @pytest.fixture(params=["docker_daemon", "tls_daemon"])
-def engine(request: pytest.FixtureRequest) -> DockerOptions:
-    """A daemon on this host, which can mount the layer, and one that cannot."""
+def daemon_options(request: pytest.FixtureRequest) -> DockerOptions:
+    """A daemon on this host, which can mount the layer, and a remote one, which cannot."""
     found = request.getfixturevalue(request.param)
     if isinstance(found, str):
         return DockerOptions(host=found)
@@ -109,9 +109,9 @@ def engine(request: pytest.FixtureRequest) -> DockerOptions:
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
 async def test_an_agent_works_in_a_container_of_a_local_or_remote_daemon(
-    engine: DockerOptions, layer: Path, tmp_path: Path, name: str
+    daemon_options: DockerOptions, layer: Path, tmp_path: Path, name: str
 ):
-    async with DockerBackend(engine) as backend:
+    async with DockerBackend(daemon_options) as backend:
         worked = await worker(backend, tmp_path)(make_agent(name, layer=layer))
     check_graded(worked, 1.0)
     trajectory = worked.trajectory

@@ -19,7 +19,7 @@ PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Use only these packages, whatever the config of the host's pip and npm."""
+    """Use only the packages of the test, and ignore the host's config of pip and npm."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))

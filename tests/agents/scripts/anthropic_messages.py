@@ -1,4 +1,4 @@
-"""An agent in a few lines, made with Anthropic's client: Messages, streamed."""
+"""A minimal agent with Anthropic's client: Messages, streamed."""
 
 import subprocess
 import sys

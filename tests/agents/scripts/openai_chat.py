@@ -1,4 +1,4 @@
-"""An agent in a few lines, made with OpenAI's client: Chat Completions, streamed."""
+"""A minimal agent with OpenAI's client: Chat Completions, streamed."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""An agent in a few lines, made with OpenAI's client: Responses, streamed."""
+"""A minimal agent with OpenAI's client: Responses, streamed."""
 
 import json
 import subprocess

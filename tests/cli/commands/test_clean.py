@@ -22,15 +22,15 @@ from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.labels import to_docker
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.host.resources import staging_path
-from sandbox_owner import Living, living
+from sandbox_owner import SandboxOwner, running_owner
 
 Plimsoll = Callable[..., CompletedProcess[str]]
-Start = Callable[..., Living]
+Start = Callable[..., SandboxOwner]
 
 
 @pytest.fixture
 def clean(plimsoll: Plimsoll, own_home: Path) -> Plimsoll:
-    """Cleans the local backend of the test's own home."""
+    """Runs `plimsoll clean` on the local backend in the test's home."""
     return lambda *args: plimsoll("clean", "--backend", "local", *args)
 
 
@@ -41,20 +41,20 @@ def own_home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def alive(own_home: Path, sandboxes: None) -> Iterator[Start]:
-    """Starts processes that have sandboxes, each a run."""
+def start_owner(own_home: Path, sandboxes: None) -> Iterator[Start]:
+    """Starts processes with sandboxes. Each process is a run."""
     with ExitStack() as started:
-        yield lambda run, number=2: started.enter_context(living(own_home, run, number))
+        yield lambda run, number=2: started.enter_context(running_owner(own_home, run, number))
 
 
-def _left(home: Path) -> set[str]:
+def _remaining(home: Path) -> set[str]:
     return {folder.name for folder in (home / "sandboxes").iterdir()}
 
 
 def test_leftovers_of_a_killed_run_are_removed_and_listed(
-    clean: Plimsoll, alive: Start, own_home: Path
+    clean: Plimsoll, start_owner: Start, own_home: Path
 ):
-    killed, other = alive("night-run", 3), alive("day-run", 1)
+    killed, other = start_owner("night-run", 3), start_owner("day-run", 1)
     killed.kill()
     ended = clean("night-run")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -64,36 +64,38 @@ def test_leftovers_of_a_killed_run_are_removed_and_listed(
         whose = f"run night-run, task.{number}; pid {killed.process.pid} on"
         assert sum(f"removed       local sandbox {name}  ({whose}" in line for line in lines) == 1
     assert total == "removed 3 sandboxes"
-    assert _left(own_home) == set(other.ids)
+    assert _remaining(own_home) == set(other.ids)
     assert other.running(1)
 
 
-def test_a_live_run_is_refused_and_keeps_running(clean: Plimsoll, alive: Start, own_home: Path):
-    run = alive("night-run")
+def test_a_live_run_is_refused_and_keeps_running(
+    clean: Plimsoll, start_owner: Start, own_home: Path
+):
+    run = start_owner("night-run")
     ended = clean("night-run")
     assert (ended.returncode, ended.stdout) == (2, "")
     host = os.uname().nodename
     assert f"run night-run is running: pid {run.process.pid} on {host};" in ended.stderr
     assert "--force" in ended.stderr
-    assert _left(own_home) == set(run.ids)
+    assert _remaining(own_home) == set(run.ids)
     assert run.running(1)
     assert run.process.poll() is None
 
 
-def test_force_ends_a_live_run(clean: Plimsoll, alive: Start, own_home: Path):
-    run, other = alive("night-run"), alive("day-run")
+def test_force_ends_a_live_run(clean: Plimsoll, start_owner: Start, own_home: Path):
+    run, other = start_owner("night-run"), start_owner("day-run")
     ended = clean("night-run", "--force")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes"
     assert run.running(1) == run.running(2) == []
-    assert _left(own_home) == set(other.ids)
+    assert _remaining(own_home) == set(other.ids)
     assert other.running(1)
 
 
 def test_force_spares_another_run_of_the_same_name(
-    clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
+    clean: Plimsoll, start_owner: Start, own_home: Path, tmp_path: Path
 ):
-    other = alive("night-run")
+    other = start_owner("night-run")
     ours = tmp_path / "here/night-run"
     ours.mkdir(parents=True)
     (ours / CONFIG).write_text(f'[local]\nhome = "{own_home}"\n')
@@ -102,19 +104,19 @@ def test_force_spares_another_run_of_the_same_name(
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "another run is called night-run" in ended.stderr
     assert f"pid {other.process.pid} on" in ended.stderr
-    assert _left(own_home) == set(other.ids)
+    assert _remaining(own_home) == set(other.ids)
     assert other.running(1)
     other.kill()
     assert clean("here/night-run", "--force").returncode == 0
-    assert _left(own_home) == set()
+    assert _remaining(own_home) == set()
 
 
 def test_force_ends_an_evaluation_only_if_its_name_is_unique(
-    clean: Plimsoll, alive: Start, own_home: Path, tmp_path: Path
+    clean: Plimsoll, start_owner: Start, own_home: Path, tmp_path: Path
 ):
     (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
     (tmp_path / "runs/night-eval/results.jsonl").touch()
-    one, other = alive("night-eval", 1), alive("night-eval", 1)
+    one, other = start_owner("night-eval", 1), start_owner("night-eval", 1)
     ended = clean("runs/night-eval", "--force")
     assert ended.returncode == 2
     assert f"pid {one.process.pid} on" in ended.stderr
@@ -122,11 +124,11 @@ def test_force_ends_an_evaluation_only_if_its_name_is_unique(
     other.kill()
     ended = clean("runs/night-eval", "--force")
     assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes"
-    assert _left(own_home) == set()
+    assert _remaining(own_home) == set()
 
 
-def test_a_partial_run_name_is_refused(clean: Plimsoll, alive: Start, own_home: Path):
-    run = alive("night-run", 1)
+def test_a_partial_run_name_is_refused(clean: Plimsoll, start_owner: Start, own_home: Path):
+    run = start_owner("night-run", 1)
     run.kill()
     for name in ("night", "night-ru", "night-*", "runs/night-run", "", " "):
         for more in ((), ("--force",)):
@@ -134,7 +136,7 @@ def test_a_partial_run_name_is_refused(clean: Plimsoll, alive: Start, own_home: 
             assert (ended.returncode, ended.stdout) == (2, "")
             said = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
             assert ended.stderr == f"plimsoll: {said}; runs here: night-run\n"
-    assert _left(own_home) == set(run.ids)
+    assert _remaining(own_home) == set(run.ids)
 
 
 @pytest.mark.parametrize("name", ["night-eval", "runs/night-eval", "runs/night-eval/"])
@@ -143,20 +145,20 @@ def test_an_evaluation_can_be_named_by_its_directory(
 ):
     (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
     (tmp_path / "runs/night-eval/results.jsonl").touch()
-    _leave(own_home, "night-eval")
-    other = _leave(own_home, "other")
+    _write_leftover(own_home, "night-eval")
+    other = _write_leftover(own_home, "other")
     ended = clean(name)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines()[-1] == "removed 1 sandbox"
-    assert _left(own_home) == {other}
+    assert _remaining(own_home) == {other}
     again = clean(name)
     assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
 
 
 def test_similar_names_are_listed_first_and_long_lists_are_cut(clean: Plimsoll, own_home: Path):
     for number in range(30):
-        _leave(own_home, f"eval-{number:02}")
-    _leave(own_home, "other")
+        _write_leftover(own_home, f"eval-{number:02}")
+    _write_leftover(own_home, "other")
     said = clean("othr").stderr
     assert said == "plimsoll: no run is called 'othr'; runs here: other and 30 more\n"
     said = clean("eval-1").stderr
@@ -182,17 +184,26 @@ def test_exactly_one_of_run_expired_and_all_is_required(
     assert "the name of a RUN, --expired or --all" in ended.stderr
 
 
-@pytest.mark.parametrize("args", [("--all", "--force"), ("--expired", "--yes"), ("a", "--yes")])
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--all", "--force"), "--force needs the name of a RUN"),
+        (("--expired", "--yes"), "--yes needs --all"),
+        (("a", "--yes"), "--yes needs --all"),
+    ],
+)
 def test_options_that_do_not_apply_are_refused(
-    clean: Plimsoll, own_home: Path, args: tuple[str, ...]
+    clean: Plimsoll, own_home: Path, args: tuple[str, ...], says: str
 ):
-    assert clean(*args).returncode == 2
+    ended = clean(*args)
+    assert ended.returncode == 2
+    assert says in ended.stderr
 
 
 def test_a_dry_run_lists_the_leftovers_and_removes_nothing(
-    clean: Plimsoll, alive: Start, own_home: Path
+    clean: Plimsoll, start_owner: Start, own_home: Path
 ):
-    run = alive("night-run")
+    run = start_owner("night-run")
     for args in (("night-run",), ("--all",)):
         ended = clean(*args, "--dry-run")
         assert ended.returncode == 0
@@ -200,46 +211,48 @@ def test_a_dry_run_lists_the_leftovers_and_removes_nothing(
         assert f"pid {run.process.pid} on {os.uname().nodename}" in ended.stdout
         assert ended.stdout.splitlines()[-1] == "would remove 2 sandboxes"
     assert "needs --yes" in ended.stdout
-    assert _left(own_home) == set(run.ids)
+    assert _remaining(own_home) == set(run.ids)
     assert run.running(1)
 
 
 def test_expired_removes_the_same_sandboxes_as_the_reaper(
-    clean: Plimsoll, alive: Start, own_home: Path
+    clean: Plimsoll, start_owner: Start, own_home: Path
 ):
-    killed, living_on = alive("killed"), alive("living")
+    killed, living_on = start_owner("killed"), start_owner("living")
     killed.kill()
-    late = _leave(own_home, "late", owner=Owner("elsewhere~00000000", 7, "b:1"), seconds=-1)
-    far = _leave(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
+    late = _write_leftover(
+        own_home, "late", owner=Owner("elsewhere~00000000", 7, "b:1"), seconds=-1
+    )
+    far = _write_leftover(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
     ended = clean("--expired")
     assert ended.returncode == 0
     assert all(name in ended.stdout for name in (late, *killed.ids))
     assert ended.stdout.splitlines()[-1] == "removed 3 sandboxes"
-    assert _left(own_home) == {far, *living_on.ids}
+    assert _remaining(own_home) == {far, *living_on.ids}
     again = clean("--expired")
     assert (again.returncode, again.stdout) == (0, "nothing to remove on local\n")
 
 
 def test_all_removes_sandboxes_of_live_runs_only_with_yes(
-    clean: Plimsoll, alive: Start, own_home: Path
+    clean: Plimsoll, start_owner: Start, own_home: Path
 ):
-    run = alive("night-run")
-    dead = _leave(own_home, "old")
+    run = start_owner("night-run")
+    dead = _write_leftover(own_home, "old")
     ended = clean("--all")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "running runs (night-run) would lose 2 sandboxes; --yes" in ended.stderr
-    assert _left(own_home) == {dead, *run.ids}
+    assert _remaining(own_home) == {dead, *run.ids}
     ended = clean("--all", "--yes")
     assert ended.returncode == 0
     assert ended.stdout.splitlines()[-1] == "removed 3 sandboxes"
-    assert _left(own_home) == set()
+    assert _remaining(own_home) == set()
     assert run.running(1) == run.running(2) == []
 
 
 def test_all_needs_no_confirmation_without_live_runs(clean: Plimsoll, own_home: Path):
-    _leave(own_home, "old")
+    _write_leftover(own_home, "old")
     assert clean("--all").returncode == 0
-    assert _left(own_home) == set()
+    assert _remaining(own_home) == set()
 
 
 def test_all_removes_unfinished_sandboxes_of_dead_owners_only(
@@ -253,14 +266,14 @@ def test_all_removes_unfinished_sandboxes_of_dead_owners_only(
     assert "0 runs · 2 sandboxes" in plimsoll("ps", "--backend", "local").stdout
     ended = clean("--all")
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "removed 1 sandbox")
-    assert _left(own_home) == {making.name}
+    assert _remaining(own_home) == {making.name}
 
 
 @pytest.mark.parametrize(("answer", "stays"), [(b"n\n", True), (b"y\n", False)])
 def test_on_a_terminal_all_asks_for_confirmation(
-    alive: Start, own_home: Path, tmp_path: Path, answer: bytes, stays: bool
+    start_owner: Start, own_home: Path, tmp_path: Path, answer: bytes, stays: bool
 ):
-    run = alive("night-run", 1)
+    run = start_owner("night-run", 1)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "plimsoll", "clean", "--all", "--backend", "local"]
     os.write(ours, answer)
@@ -271,31 +284,31 @@ def test_on_a_terminal_all_asks_for_confirmation(
     os.close(theirs)
     assert ended.returncode == 0, ended.stderr
     assert "running runs (night-run) would lose 1 sandbox, and their trials" in ended.stderr
-    assert _left(own_home) == (set(run.ids) if stays else set())
+    assert _remaining(own_home) == (set(run.ids) if stays else set())
     assert ("nothing was removed" in ended.stderr) is stays
 
 
 def test_a_run_on_another_host_counts_as_alive(clean: Plimsoll, own_home: Path):
-    name = _leave(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
+    name = _write_leftover(own_home, "far", owner=Owner("elsewhere~00000000", 7, "b:1"))
     ended = clean("far")
     assert ended.returncode == 2
     assert "pid 7 on elsewhere~00000000, which is another host" in ended.stderr
-    assert _left(own_home) == {name}
+    assert _remaining(own_home) == {name}
     assert clean("far", "--force").returncode == 0
-    assert _left(own_home) == set()
+    assert _remaining(own_home) == set()
 
 
 def test_json_lists_the_removed_sandboxes(clean: Plimsoll, own_home: Path):
-    name = _leave(own_home, "old")
+    name = _write_leftover(own_home, "old")
     ended = clean("old", "--json")
-    told = json.loads(ended.stdout)
-    assert [item["id"] for item in told["removed"]] == [name]
-    assert (told["failed"], told["left"], told["unreached"]) == ([], [], {})
-    assert not told["dry_run"]
+    report = json.loads(ended.stdout)
+    assert [item["id"] for item in report["removed"]] == [name]
+    assert (report["failed"], report["left"], report["unreached"]) == ([], [], {})
+    assert not report["dry_run"]
 
 
 def test_a_sandbox_that_cannot_be_removed_is_named_and_exits_1(clean: Plimsoll, own_home: Path):
-    stuck, gone = _leave(own_home, "old"), _leave(own_home, "old")
+    stuck, gone = _write_leftover(own_home, "old"), _write_leftover(own_home, "old")
     folder = own_home / "sandboxes" / stuck / "mounted"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "none", str(folder)]
@@ -304,7 +317,7 @@ def test_a_sandbox_that_cannot_be_removed_is_named_and_exits_1(clean: Plimsoll, 
     try:
         ended = clean("old")
     finally:
-        # What goes is moved away first, with what is mounted in it.
+        # A sandbox is moved aside before its removal, together with the mount in it.
         (mounted,) = (own_home / "sandboxes").glob(f"*{stuck}*/mounted")
         subprocess.run(["umount", str(mounted)], check=True)
     assert ended.returncode == 1
@@ -338,13 +351,13 @@ def test_an_unreachable_daemon_of_the_run_exits_1(
 def test_an_unreachable_configured_daemon_exits_1(
     plimsoll: Plimsoll, own_home: Path, tmp_path: Path, args: tuple[str, ...]
 ):
-    _leave(own_home, "old")
+    _write_leftover(own_home, "old")
     with (tmp_path / "plimsoll.toml").open("a") as file:
         file.write('[docker]\nhost = "unix:///nowhere/docker.sock"\n')
     ended = plimsoll("clean", *args)
     assert ended.returncode == 1
     assert "docker was not reached: there is no Docker daemon" in ended.stdout
-    assert _left(own_home) == set()  # what could be asked is clean all the same
+    assert _remaining(own_home) == set()  # the local sandbox is removed nevertheless
 
 
 def test_a_host_without_docker_is_not_a_failure(
@@ -355,14 +368,16 @@ def test_a_host_without_docker_is_not_a_failure(
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(own_home))
-    _leave(own_home, "old")
+    _write_leftover(own_home, "old")
     ended = plimsoll("clean", "old")
     assert ended.returncode == 0, ended.stderr
     assert "docker was not reached: no Docker daemon was found" in ended.stdout
 
 
-def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600) -> str:
-    """What a process that is dead, or another host's, left in a home."""
+def _write_leftover(
+    home: Path, run: str, *, owner: Owner | None = None, seconds: float = 600
+) -> str:
+    """Write the leftover of a dead process, or a sandbox of another host. Returns its id."""
     dead = Owner(os.uname().nodename, 2**22 - 1, "never")
     name, of = short_id(), owner or dead
     folder = home / "sandboxes" / name
@@ -375,7 +390,7 @@ def _leave(home: Path, run: str, *, owner: Owner | None = None, seconds: float =
 
 
 async def _make_on_daemon(url: str, run: str) -> None:
-    """A container and a volume of another host's, which nobody reaps."""
+    """Create a container and a volume of another host. No reaper removes them."""
     owner = Owner("elsewhere~00000000", 7, "b:1")
     labels = to_docker(Labels(run, "task.1", owner, time.time() + 600))
     async with Daemon(find_endpoint(url, None, os.environ)) as daemon:
@@ -398,7 +413,7 @@ def test_a_run_is_removed_on_every_backend_that_it_used(
     with (tmp_path / "plimsoll.toml").open("a") as file:
         file.write(f'[docker]\nhost = "{docker_daemon}"\n')
     asyncio.run(_make_on_daemon(docker_daemon, run))
-    name = _leave(own_home, run)
+    name = _write_leftover(own_home, run)
     ended = plimsoll("clean", run, "--force")
     assert ended.returncode == 0, ended.stderr
     assert f"removed       local sandbox {name}" in ended.stdout
@@ -406,4 +421,4 @@ def test_a_run_is_removed_on_every_backend_that_it_used(
     assert f"removed       docker volume {run}-volume" in ended.stdout
     assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes, 1 volume"
     assert asyncio.run(_on_daemon(docker_daemon, run)) == set()
-    assert _left(own_home) == set()
+    assert _remaining(own_home) == set()

@@ -17,7 +17,7 @@ COMP_WORDS=(plimsoll "$@") COMP_CWORD=$# COMPREPLY=()
 _plimsoll_completion plimsoll "${!#}" ""
 printf '%s\n' "${COMPREPLY[@]}"
 """
-"""Asks for the completions of the last word, as bash does when a person presses the tab key."""
+"""Prints the completions of the last word, as bash does when the tab key is pressed."""
 
 
 @pytest.fixture

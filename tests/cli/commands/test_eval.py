@@ -21,18 +21,18 @@ def test_every_trial_graded_exits_0_and_json_is_all_of_stdout(
     write_task("b", test="#!/bin/bash\necho 0.5 > /logs/verifier/reward.txt\n")
     ended = plimsoll("eval", "tasks", "--json", "--attempts", "2")
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert set(told) == WHOLE
-    assert (told["tasks"], told["trials"], told["graded"]) == (2, 4, 4)
-    assert (told["void"], told["mean_reward"]) == ({}, 0.75)
-    assert told["trials_per_minute"] > 0
-    assert [(row["task"], row["attempt"]) for row in told["results"]] == [
+    report = json.loads(ended.stdout)
+    assert set(report) == WHOLE
+    assert (report["tasks"], report["trials"], report["graded"]) == (2, 4, 4)
+    assert (report["void"], report["mean_reward"]) == ({}, 0.75)
+    assert report["trials_per_minute"] > 0
+    assert [(row["task"], row["attempt"]) for row in report["results"]] == [
         ("a", 1),
         ("a", 2),
         ("b", 1),
         ("b", 2),
     ]
-    for row in told["results"]:
+    for row in report["results"]:
         assert set(row) == ROW
         assert (row["verdict"], row["ending"]) == ("graded", "submitted")
         assert (row["cause"], row["reason"]) == (None, None)
@@ -42,9 +42,9 @@ def test_a_void_trial_exits_3_and_has_no_number(write_task: WriteTask, plimsoll:
     write_task("a", test=UNGRADED)
     ended = plimsoll("eval", "tasks", "--json")
     assert ended.returncode == 3, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["graded"], told["void"], told["mean_reward"]) == (0, {"grader": 1}, None)
-    (row,) = told["results"]
+    report = json.loads(ended.stdout)
+    assert (report["graded"], report["void"], report["mean_reward"]) == (0, {"grader": 1}, None)
+    (row,) = report["results"]
     assert (row["verdict"], row["cause"]) == ("void", "grader")
     assert (row["reward"], row["rewards"]) == (None, None)
     assert row["reason"]
@@ -149,8 +149,8 @@ def test_unknown_keys_cause_a_warning_and_many_are_counted(
 def test_a_pattern_chooses_tasks(write_task: WriteTask, plimsoll: Plimsoll):
     write_task("one")
     write_task("two")
-    told = json.loads(plimsoll("eval", "tasks", "--task", "t*", "--json").stdout)
-    assert [row["task"] for row in told["results"]] == ["two"]
+    report = json.loads(plimsoll("eval", "tasks", "--task", "t*", "--json").stdout)
+    assert [row["task"] for row in report["results"]] == ["two"]
 
 
 def test_bad_usage_is_one_line_and_exits_2(write_task: WriteTask, plimsoll: Plimsoll):
@@ -180,26 +180,26 @@ def test_a_pool_gives_the_same_verdicts_and_reports_its_hits(
             "eval", "tasks", "--attempts", "3", "--pool", reuse, "--json", "--out", reuse
         )
         assert ended.returncode == 3, ended.stderr
-        told = json.loads(ended.stdout)
-        pool = told["pool"]
+        report = json.loads(ended.stdout)
+        pool = report["pool"]
         assert pool["reuse"] == reuse
         assert pool["hits"] + pool["cold_starts"] == 9, "three trials were void and retried"
         assert pool["start"]["count"] >= 6
         assert sum(span["starts"] for span in pool["start_over_time"]) == pool["start"]["count"]
         assert ("wait_warm" in pool) == (pool["hits"] > 0)
-        assert json.loads((tmp_path / reuse / "summary.json").read_text()) == told
+        assert json.loads((tmp_path / reuse / "summary.json").read_text()) == report
         heads = {"none": "sandboxes: start", "fresh": "pool fresh: ", "reset": "pool reset: "}
         assert heads[reuse] in ended.stderr
         once = "warning: a sandbox is used once, not reset"
         assert ended.stderr.count(once) == (reuse == "reset")
-        rows.append([(row["task"], row["attempt"], row["reward"]) for row in told["results"]])
+        rows.append([(row["task"], row["attempt"], row["reward"]) for row in report["results"]])
     assert rows[0] == rows[1] == rows[2]
 
 
 def test_a_trial_leases_the_sandbox_that_was_prewarmed_for_it(
     write_task: WriteTask, plimsoll: Plimsoll
 ):
-    for name in "abcd":  # different variables: no sandbox serves two tasks
+    for name in "abcd":  # different variables, so that no two tasks share a sandbox
         write_task(name, toml=f"[environment.env]\nNAME = '{name}'\n", solve="sleep 0.5")
     ended = plimsoll(
         *("eval", "tasks", "--attempts", "3", "--concurrency", "2", "--pool", "fresh", "--json")
@@ -208,7 +208,7 @@ def test_a_trial_leases_the_sandbox_that_was_prewarmed_for_it(
     pool = json.loads(ended.stdout)["pool"]
     # The first trial of each task is never prewarmed: its image is not known yet.
     assert pool["hits"] >= 6, pool
-    assert pool["start"]["count"] <= 14, "hardly any was started in vain"
+    assert pool["start"]["count"] <= 14, "too many sandboxes were started and not used"
 
 
 def test_the_pool_option_overrides_the_config(
@@ -217,6 +217,6 @@ def test_the_pool_option_overrides_the_config(
     write_task("a")
     (tmp_path / "plimsoll.toml").write_text('[pool]\nreuse = "fresh"\n')
     assert json.loads(plimsoll("eval", "tasks", "--json").stdout)["pool"]["reuse"] == "fresh"
-    told = json.loads(plimsoll("eval", "tasks", "--json", "--pool", "none").stdout)
-    assert told["pool"]["reuse"] == "none"
+    report = json.loads(plimsoll("eval", "tasks", "--json", "--pool", "none").stdout)
+    assert report["pool"]["reuse"] == "none"
     assert plimsoll("eval", "tasks", "--pool", "always").returncode == 2

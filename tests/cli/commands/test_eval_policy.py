@@ -14,7 +14,7 @@ import pytest
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
 from plimsoll.trajectories.trajectory_file import read_trajectory
-from policy_agents import served_aside
+from policy_agents import serve_in_thread
 from ports import held_port
 
 WriteTask = Callable[..., Path]
@@ -27,8 +27,8 @@ SCRIPT = '[[turns]]\nrun = "touch /tmp/done"\n[[turns]]\nsubmit = true\n'
 
 
 @pytest.fixture
-def dead() -> Iterator[str]:
-    """The URL of a server that is not there."""
+def dead_url() -> Iterator[str]:
+    """A URL where no server listens."""
     with held_port() as port:
         yield f"http://127.0.0.1:{port}/v1"
 
@@ -37,14 +37,14 @@ def test_an_agent_with_a_policy_is_graded_and_has_a_trajectory(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", test=GRADER)
-    with served_aside(WORKS) as server:
+    with serve_in_thread(WORKS) as server:
         ended = plimsoll(
             "eval", "tasks", "--agent", "shell", "--policy", server.url, "--json", "--out", "out"
         )
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["graded"], told["mean_reward"]) == (1, 1.0)
-    assert told["results"][0]["ending"] == "submitted"
+    report = json.loads(ended.stdout)
+    assert (report["graded"], report["mean_reward"]) == (1, 1.0)
+    assert report["results"][0]["ending"] == "submitted"
     assert f"agent shell · policy {server.url}" in ended.stderr
     trial = tmp_path / "out/trials/a.1"
     assert json.loads((trial / "verdict.json").read_text())["ends"]["main"]["turns"] == 2
@@ -60,7 +60,9 @@ def test_a_text_only_server_is_enough_for_an_evaluation(write_task: WriteTask, p
     write_task("a", test=GRADER)
     offers = ServerFeatures(logprobs=False, token_ids=False, tools=False, strict=True, count=False)
     block = "Like so:\n```bash\ntouch /tmp/done\n```"
-    with served_aside(lambda asked: "Done." if "exit 0" in asked.last else block, offers) as server:
+    with serve_in_thread(
+        lambda asked: "Done." if "exit 0" in asked.last else block, offers
+    ) as server:
         ended = plimsoll("eval", "tasks", "--agent", "shell", "--policy", server.url, "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["mean_reward"] == 1.0
@@ -82,14 +84,14 @@ def test_the_config_may_name_the_policy_and_the_turns(
     write_task("a", test=GRADER)
     (tmp_path / "says.toml").write_text(SCRIPT)
     (tmp_path / "plimsoll.toml").write_text('[policy]\nurls = ["scripted:says.toml"]\nturns = 1\n')
-    told = json.loads(plimsoll("eval", "tasks", "--agent", "shell", "--json").stdout)
-    assert told["results"][0]["ending"] == "budget"
+    report = json.loads(plimsoll("eval", "tasks", "--agent", "shell", "--json").stdout)
+    assert report["results"][0]["ending"] == "budget"
     more = ("eval", "tasks", "--agent", "shell", "--json", "--turns", "2")
     assert json.loads(plimsoll(*more).stdout)["results"][0]["ending"] == "submitted"
 
 
 def check_refused(ended: CompletedProcess[str], folder: Path, *words: str) -> None:
-    """One line, exit 2, and nothing started or left behind."""
+    """Check for a one-line message with these words, exit status 2, and no run directory."""
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     for word in words:
@@ -100,19 +102,19 @@ def check_refused(ended: CompletedProcess[str], folder: Path, *words: str) -> No
 
 @pytest.mark.parametrize("out", [(), ("--out", "out")], ids=["usual", "out"])
 def test_with_an_unreachable_policy_no_trial_starts(
-    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, dead: str, out: tuple[str, ...]
+    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, dead_url: str, out: tuple[str, ...]
 ):
     write_task("a")
-    ended = plimsoll("eval", "tasks", "--agent", "shell", "--policy", dead, *out)
-    check_refused(ended, tmp_path, dead, "Connection refused", "nothing was started", "probe")
+    ended = plimsoll("eval", "tasks", "--agent", "shell", "--policy", dead_url, *out)
+    check_refused(ended, tmp_path, dead_url, "Connection refused", "nothing was started", "probe")
 
 
 def test_one_unreachable_replica_does_not_prevent_the_evaluation(
-    write_task: WriteTask, plimsoll: Plimsoll, dead: str
+    write_task: WriteTask, plimsoll: Plimsoll, dead_url: str
 ):
     write_task("a", test=GRADER)
-    with served_aside(WORKS) as server:
-        options = ("--agent", "shell", "--policy", dead, "--policy", server.url, "--json")
+    with serve_in_thread(WORKS) as server:
+        options = ("--agent", "shell", "--policy", dead_url, "--policy", server.url, "--json")
         ended = plimsoll("eval", "tasks", *options)
     assert ended.returncode == 0, ended.stderr
 
@@ -142,14 +144,14 @@ def test_invalid_policy_options_are_refused_before_any_trial(
 def test_a_policy_that_fails_is_void_and_counted(write_task: WriteTask, plimsoll: Plimsoll):
     write_task("a", test=GRADER)
     turns = (Turn(run="touch /tmp/done"), Turn(failure=500))
-    with served_aside(Script(turns=turns)) as server:
+    with serve_in_thread(Script(turns=turns)) as server:
         ended = plimsoll("eval", "tasks", "--agent", "shell", "--policy", server.url, "--json")
     assert ended.returncode == 3
-    told = json.loads(ended.stdout)
-    assert (told["graded"], told["void"], told["mean_reward"]) == (0, {"policy": 1}, None)
-    row = told["results"][0]
+    report = json.loads(ended.stdout)
+    assert (report["graded"], report["void"], report["mean_reward"]) == (0, {"policy": 1}, None)
+    row = report["results"][0]
     assert "500" in row["reason"]
-    assert (row["turns"], told["turns"]) == (1, 1)
+    assert (row["turns"], report["turns"]) == (1, 1)
     assert row["answer_tokens"] > 0
     assert row["prompt_tokens"] > row["answer_tokens"]
 
@@ -159,7 +161,7 @@ def test_the_usage_of_the_policy_is_summed_up(
 ):
     write_task("a", test=GRADER)
     write_task("b", test=GRADER)
-    with served_aside(WORKS) as server:
+    with serve_in_thread(WORKS) as server:
         options = ("--agent", "shell", "--policy", server.url, "--out", "out")
         ended = plimsoll("eval", "tasks", *options)
     assert ended.returncode == 0, ended.stderr
@@ -175,7 +177,7 @@ def test_the_usage_of_the_policy_is_summed_up(
 def test_ctrl_c_closes_the_trajectory(write_task: WriteTask, start: Start, tmp_path: Path):
     write_task("a", test=GRADER)
     turns = (Turn(run="touch /tmp/done"), Turn(text="Late.", delay=60))
-    with served_aside(Script(turns=turns)) as server:
+    with serve_in_thread(Script(turns=turns)) as server:
         process = start("eval", "tasks", "--agent", "shell", "--policy", server.url, "--out", "out")
         part = tmp_path / "out/trials/a.1/trajectory.jsonl.zst.part"
         deadline = time.monotonic() + 120

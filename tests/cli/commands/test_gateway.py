@@ -21,7 +21,7 @@ import pytest
 from plimsoll.gateway.upstreams.scripted.script import Rule, Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, ServerFeatures
 from plimsoll.trajectories.trajectory_file import read_trajectory
-from policy_agents import served_aside
+from policy_agents import serve_in_thread
 from ports import held_port
 
 Plimsoll = Callable[..., CompletedProcess[str]]
@@ -35,8 +35,8 @@ BASH = {"type": "object", "properties": {"command": {"type": "string"}}, "requir
 
 
 @dataclass
-class Standing:
-    """A gateway that serves."""
+class RunningGateway:
+    """A running `plimsoll gateway`."""
 
     process: subprocess.Popen[str]
     root: str
@@ -66,23 +66,23 @@ class Standing:
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    with served_aside(SCRIPT) as server:
+    with serve_in_thread(SCRIPT) as server:
         yield server
 
 
 @pytest.fixture
-def gateway(start: Start, server: ScriptedServer) -> Standing:
+def gateway(start: Start, server: ScriptedServer) -> RunningGateway:
     process = start("gateway", "--upstream", server.url, "--port", "0", "--out", "kept")
     assert process.stdout is not None
     said = [process.stdout.readline().rstrip() for _ in range(5)]
     assert said[0].startswith("gateway "), process.communicate()[1]
     root = said[0].split()[1]
     key = next(line.split()[-1] for line in said if line.startswith("admin key"))
-    return Standing(process, root, key, said)
+    return RunningGateway(process, root, key, said)
 
 
 def test_the_gateway_prints_its_address_and_a_first_command(
-    gateway: Standing, server: ScriptedServer
+    gateway: RunningGateway, server: ScriptedServer
 ):
     assert server.url in gateway.said[0]
     assert "kept" in gateway.said[1]
@@ -91,7 +91,7 @@ def test_the_gateway_prints_its_address_and_a_first_command(
     assert "plimsoll_gateway_sessions_open 0" in gateway.call("GET", "/metrics")[1]
 
 
-def test_admin_calls_need_their_key(gateway: Standing):
+def test_admin_calls_need_their_key(gateway: RunningGateway):
     gateway.key = "wrong"
     assert gateway.call("POST", "/sessions", {})[0] == 401
 
@@ -103,13 +103,13 @@ def test_the_admin_key_can_come_from_the_environment(
     process = start("gateway", "--upstream", server.url, "--port", "0")
     assert process.stdout is not None
     said = [process.stdout.readline() for _ in range(5)]
-    standing = Standing(process, said[0].split()[1], "of-my-own", said)
-    assert standing.session()["key"]
+    running = RunningGateway(process, said[0].split()[1], "of-my-own", said)
+    assert running.session()["key"]
     assert "of-my-own" not in "".join(said)
 
 
 def openai_talk(session: dict[str, str], *, stream: bool) -> str:
-    """A conversation with one call of a tool, and its last words."""
+    """Have a conversation with one tool call. Returns the last answer."""
     tools: Any = [{"type": "function", "function": {"name": "bash", "parameters": BASH}}]
     messages: Any = [{"role": "user", "content": "What is there?"}]
     with openai.OpenAI(base_url=session["openai"], api_key=session["key"]) as client:
@@ -155,7 +155,7 @@ def anthropic_talk(session: dict[str, str], *, stream: bool) -> str:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("talk", [openai_talk, anthropic_talk], ids=["openai", "anthropic"])
 def test_client_libraries_are_served_and_each_token_is_recorded(
-    gateway: Standing, plimsoll: Plimsoll, tmp_path: Path, talk, stream: bool
+    gateway: RunningGateway, plimsoll: Plimsoll, tmp_path: Path, talk, stream: bool
 ):
     session = gateway.session({"about": {"who": "me"}})
     assert talk(session, stream=stream) == "There is a file."
@@ -175,7 +175,7 @@ def test_client_libraries_are_served_and_each_token_is_recorded(
     assert "who me" in shown.stdout
 
 
-def test_limits_of_a_session_are_enforced(gateway: Standing):
+def test_limits_of_a_session_are_enforced(gateway: RunningGateway):
     session = gateway.session({"limits": {"turns": 1}})
     with pytest.raises(openai.BadRequestError, match="1 turns are used up"):
         openai_talk(session, stream=False)
@@ -183,7 +183,7 @@ def test_limits_of_a_session_are_enforced(gateway: Standing):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_closes_every_trajectory_and_exits_0(
-    gateway: Standing, tmp_path: Path, number: int
+    gateway: RunningGateway, tmp_path: Path, number: int
 ):
     for _ in range(2):
         openai_talk(gateway.session(), stream=False)
@@ -194,7 +194,7 @@ def test_a_signal_closes_every_trajectory_and_exits_0(
     assert all(read_trajectory(file).complete for file in files)
 
 
-def test_keys_do_not_appear_in_logs(gateway: Standing):
+def test_keys_do_not_appear_in_logs(gateway: RunningGateway):
     session = gateway.session()
     openai_talk(session, stream=True)
     _, err = gateway.stop()
@@ -257,7 +257,7 @@ EVALUATION = ["evaluation possible", "training   not possible"]
 def test_a_probe_lists_the_capabilities_of_the_server_and_their_uses(
     plimsoll: Plimsoll, offers: ServerFeatures, lines: list[str], trains: bool
 ):
-    with served_aside(SCRIPT, offers) as server:
+    with serve_in_thread(SCRIPT, offers) as server:
         ended = plimsoll("gateway", "probe", server.url)
         found = plimsoll("gateway", "probe", server.url, "--json")
     assert ended.returncode == 0, ended.stderr
@@ -265,33 +265,35 @@ def test_a_probe_lists_the_capabilities_of_the_server_and_their_uses(
     for line in lines:
         assert any(one.startswith(line) for one in said), ended.stdout
     assert found.returncode == 0
-    told = json.loads(found.stdout)
-    assert (told["trains"], told["tools"]) == (trains, offers.tools)
-    assert (told["model"], told["problem"]) == ("scripted", "")
+    report = json.loads(found.stdout)
+    assert (report["trains"], report["tools"]) == (trains, offers.tools)
+    assert (report["model"], report["problem"]) == ("scripted", "")
 
 
 @pytest.fixture
-def nothing() -> Iterator[str]:
-    """The URL of a server that is not there."""
+def dead_url() -> Iterator[str]:
+    """A URL where no server listens."""
     with held_port() as port:
         yield f"http://127.0.0.1:{port}/v1"
 
 
-def test_a_probe_of_an_unreachable_server_exits_1_with_the_reason(plimsoll: Plimsoll, nothing: str):
-    ended = plimsoll("gateway", "probe", nothing)
+def test_a_probe_of_an_unreachable_server_exits_1_with_the_reason(
+    plimsoll: Plimsoll, dead_url: str
+):
+    ended = plimsoll("gateway", "probe", dead_url)
     assert (ended.returncode, ended.stderr) == (1, "")
     assert ended.stdout.splitlines() == [
-        f"the policy at {nothing} cannot be reached: Connection refused",
+        f"the policy at {dead_url} cannot be reached: Connection refused",
         "neither evaluation nor training is possible",
     ]
-    found = plimsoll("gateway", "probe", nothing, "--json")
+    found = plimsoll("gateway", "probe", dead_url, "--json")
     assert found.returncode == 1
     assert "Connection refused" in json.loads(found.stdout)["problem"]
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["waits", "deaf"])
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "stalls"])
 def test_a_signal_ends_requests_in_flight_and_keeps_their_recorded_exchanges(
-    gateway: Standing, server: ScriptedServer, tmp_path: Path, reads: bool
+    gateway: RunningGateway, server: ScriptedServer, tmp_path: Path, reads: bool
 ):
     session = gateway.session()
     openai_talk(session, stream=False)
@@ -306,7 +308,7 @@ def test_a_signal_ends_requests_in_flight_and_keeps_their_recorded_exchanges(
         head += f"Authorization: Bearer {session['key']}\r\nContent-Length: {len(data)}\r\n\r\n"
         client.sendall(head.encode() + data)
         assert client.recv(12) == b"HTTP/1.1 200"
-        time.sleep(1.0)  # until nothing more fits on its way to a client that does not read
+        time.sleep(1.0)  # until the buffers on the way to a client that does not read are full
         began = time.monotonic()
         code, err = gateway.stop()
         assert code == 0, err

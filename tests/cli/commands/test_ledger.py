@@ -37,14 +37,14 @@ async def train(ledger: Ledger, steps: int) -> None:
     await ledger.finish("nobody/0.0", Graded(1.0, Ending.SUBMITTED), 1.0)
 
 
-def opened(folder: Path) -> Ledger:
+def open_ledger(folder: Path) -> Ledger:
     return Ledger(folder, SETTINGS, Owner("here", 1, ""), time.time)
 
 
 @pytest.fixture
 async def run(tmp_path: Path) -> Path:
     """A run that has made 5 steps and ended."""
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         await train(ledger, 5)
         kept = Checkpoints(tmp_path / FOLDER)
         lineages = ledger.books.lineages
@@ -109,7 +109,7 @@ def test_the_groups_of_one_task_are_listed(plimsoll, run: Path):
 
 
 async def test_the_ledger_of_a_live_run_is_readable(plimsoll, tmp_path: Path):
-    async with opened(tmp_path) as ledger:
+    async with open_ledger(tmp_path) as ledger:
         await train(ledger, 3)
         done = plimsoll("ledger", str(tmp_path), "--check", "--json")
         assert json.loads(done.stdout)["version"] == "3"

@@ -29,7 +29,7 @@ def test_errors_exit_1_with_place_reason_and_remedy(lint):
     assert lines[0].endswith("lint for local · 1 task")
     [first, *_] = [line for line in lines if "fetch-then-zero" in line]
     assert first.split()[:3] == ["tests/test.sh:2", "fetch-then-zero", "error"]
-    # Explained once, however often it is found.
+    # A rule is explained once for all its findings.
     assert sum(line.startswith("fetch-then-zero (2)") for line in lines) == 1
     assert sum(line.startswith("  why  ") for line in lines) == 3
     assert lines[-2].startswith("2 errors in 1 task · 2 warnings · 1 task in ")

@@ -9,14 +9,14 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from sandbox_owner import Living, living
+from sandbox_owner import SandboxOwner, running_owner
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
 def config(tmp_path: Path, sandboxes: None) -> Path:
-    """A home of the test's own, and a Docker daemon that does not exist."""
+    """A separate home, and the address of a Docker daemon that does not exist."""
     (tmp_path / "plimsoll.toml").write_text(
         f'[local]\nhome = "{tmp_path}/home"\n[docker]\nhost = "tcp://127.0.0.1:1"\n'
     )
@@ -24,8 +24,8 @@ def config(tmp_path: Path, sandboxes: None) -> Path:
 
 
 @pytest.fixture
-def run(config: Path) -> Iterator[Living]:
-    with living(config, "night-run", 2) as found:
+def run(config: Path) -> Iterator[SandboxOwner]:
+    with running_owner(config, "night-run", 2) as found:
         yield found
 
 
@@ -35,7 +35,7 @@ def test_without_sandboxes_ps_says_so(plimsoll: Plimsoll, config: Path):
     assert ended.stdout == "no items of runs on local\n"
 
 
-def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, run: Living):
+def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, run: SandboxOwner):
     ended = plimsoll("ps", "--backend", "local")
     assert ended.returncode == 0
     head, *lines, total = ended.stdout.splitlines()
@@ -59,19 +59,21 @@ def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, r
     assert total == "1 run · 2 sandboxes"
 
 
-def test_leftovers_are_marked_with_the_command_that_removes_them(plimsoll: Plimsoll, run: Living):
+def test_leftovers_are_marked_with_the_command_that_removes_them(
+    plimsoll: Plimsoll, run: SandboxOwner
+):
     run.kill()
     said = plimsoll("ps", "--backend", "local").stdout
     assert said.count(f"pid {run.process.pid} on {os.uname().nodename}, dead") == 2
     assert "2 of dead owners or expired: `plimsoll clean --expired` removes them" in said
 
 
-def test_json_is_one_object_with_everything(plimsoll: Plimsoll, run: Living):
+def test_json_is_one_object_with_everything(plimsoll: Plimsoll, run: SandboxOwner):
     ended = plimsoll("ps", "--backend", "local", "--json")
-    told = json.loads(ended.stdout)
-    assert told["unreached"] == {}
-    assert [item["id"] for item in told["items"]] == sorted(run.ids)
-    one = told["items"][0]
+    report = json.loads(ended.stdout)
+    assert report["unreached"] == {}
+    assert [item["id"] for item in report["items"]] == sorted(run.ids)
+    one = report["items"][0]
     assert (one["backend"], one["kind"], one["state"]) == ("local", "sandbox", "running")
     assert one["run"] == "night-run"
     assert one["owner"]["pid"] == run.process.pid
@@ -79,14 +81,14 @@ def test_json_is_one_object_with_everything(plimsoll: Plimsoll, run: Living):
     assert one["expires"] > time.time()
 
 
-def test_an_unreachable_backend_is_one_line_of_the_list(plimsoll: Plimsoll, run: Living):
+def test_an_unreachable_backend_is_one_line_of_the_list(plimsoll: Plimsoll, run: SandboxOwner):
     ended = plimsoll("ps")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "1 run · 2 sandboxes" in ended.stdout
     last = ended.stdout.splitlines()[-1]
     assert last.startswith("docker was not reached: the Docker daemon at tcp://127.0.0.1:1 cannot")
-    told = json.loads(plimsoll("ps", "--json").stdout)
-    assert list(told["unreached"]) == ["docker"]
+    report = json.loads(plimsoll("ps", "--json").stdout)
+    assert list(report["unreached"]) == ["docker"]
 
 
 def test_a_backend_that_was_named_must_answer(plimsoll: Plimsoll, config: Path):

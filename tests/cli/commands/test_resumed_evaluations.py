@@ -4,13 +4,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
+from run_files import Plimsoll, Start, rows, wait_for
 
 from parts import need
 from plimsoll.ledger.events import Finished
@@ -18,26 +17,10 @@ from plimsoll.ledger.journal.journal import Journal
 from ray_nodes import ray_cluster
 
 WriteTask = Callable[..., Path]
-Plimsoll = Callable[..., CompletedProcess[str]]
-Start = Callable[..., subprocess.Popen[str]]
-
-SECONDS = 60.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not come to it in time"
-        time.sleep(0.02)
-
-
-def rows(run: Path) -> list[dict[str, object]]:
-    file = run / "results.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def finished(run: Path) -> list[str]:
-    """The tickets that the ledger has graded."""
+    """The graded tickets in the ledger."""
     journal = Journal.open(run / "ledger.db")
     try:
         return [event.ticket for _, event in journal.read() if isinstance(event, Finished)]
@@ -61,7 +44,7 @@ def started_run(tmp_path: Path) -> Path:
     params=["in process", pytest.param("two workers", marks=pytest.mark.slow), "ray"],
 )
 def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """Options for the kind of workers."""
+    """The options for each kind of workers."""
     if request.param != "ray":
         yield ("--workers", "2") if request.param == "two workers" else ()
         return
@@ -94,10 +77,10 @@ def test_a_killed_eval_is_resumed_and_runs_no_finished_trial_again(
     ended = plimsoll("resume", run.name, "--json")
 
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["trials"], told["graded"], told["mean_reward"]) == (8, 8, 1.0)
+    report = json.loads(ended.stdout)
+    assert (report["trials"], report["graded"], report["mean_reward"]) == (8, 8, 1.0)
     expected = [(f"t{place}", attempt) for place in range(4) for attempt in (1, 2)]
-    assert [(row["task"], row["attempt"]) for row in told["results"]] == expected
+    assert [(row["task"], row["attempt"]) for row in report["results"]] == expected
     tickets = finished(run)
     assert tickets[: len(before)] == before
     groups = Counter(ticket.partition("/")[0] for ticket in tickets)
@@ -125,8 +108,8 @@ def test_a_killed_validate_is_resumed_and_records_every_task(
     ended = plimsoll("resume", run.name, "--json")
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["tasks"], told["valid"], told["not_finished"]) == (4, 4, [])
+    report = json.loads(ended.stdout)
+    assert (report["tasks"], report["valid"], report["not_finished"]) == (4, 4, [])
     groups = Counter(ticket.partition("/")[0] for ticket in finished(run))
     assert set(groups.values()) == {1} and len(groups) == 8
     assert len(json.loads((tmp_path / "tasks/.plimsoll/validation.json").read_text())["tasks"]) == 4
@@ -189,8 +172,8 @@ def test_a_result_row_lost_in_a_power_cut_is_restored_from_the_ledger(
 
     again = plimsoll("resume", str(run), "--json")
 
-    told = json.loads(again.stdout)
-    assert (told["trials"], told["graded"], told["mean_reward"]) == (2, 2, 1.0)
+    report = json.loads(again.stdout)
+    assert (report["trials"], report["graded"], report["mean_reward"]) == (2, 2, 1.0)
     assert len(finished(run)) == 2
 
 
@@ -233,8 +216,8 @@ def test_a_full_disk_ends_with_the_command_to_continue_and_nothing_is_lost(
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     resumed = plimsoll("resume", str(run), "--json")
     assert "Traceback" not in resumed.stderr
-    told = json.loads(resumed.stdout)
-    assert (told["trials"], told["graded"], told["mean_reward"]) == (10, 10, 1.0)
+    report = json.loads(resumed.stdout)
+    assert (report["trials"], report["graded"], report["mean_reward"]) == (10, 10, 1.0)
     checked = plimsoll("ledger", str(run), "--check")
     assert checked.returncode == 0, checked.stdout
 

@@ -11,7 +11,7 @@ import pytest
 from run_files import (
     Plimsoll,
     Start,
-    checked,
+    check_ledger,
     marked,
     no_sandbox,
     prompts,
@@ -20,7 +20,7 @@ from run_files import (
     write_run,
 )
 
-from sandbox_owner import living
+from sandbox_owner import running_owner
 
 WriteTask = Callable[..., Path]
 
@@ -47,8 +47,8 @@ def test_a_run_completes_its_steps_and_exits_0(
     assert (run / "config.toml").exists()
     assert marked(mark) == {}
     assert no_sandbox(tmp_path)
-    checked(plimsoll, "runs/night")
-    # What it was told is all in its own config: it can be resumed from anywhere.
+    check_ledger(plimsoll, "runs/night")
+    # The config in the run directory is complete: a resume does not need night.toml.
     again = plimsoll("resume", "night", "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["steps"] == 3
@@ -70,10 +70,10 @@ def test_a_run_without_training_evaluates_its_held_out_tasks(
     assert "held-out reward 1.00 → 1.00" in ended.stdout
     lines = (tmp_path / "runs/night/heldout.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 2, 3]
-    # Measured once for each step, however often it goes on.
+    # A resume does not repeat the evaluation of a step.
     assert plimsoll("resume", "night").returncode == 0
     assert (tmp_path / "runs/night/heldout.jsonl").read_text().splitlines() == lines
-    checked(plimsoll, "runs/night")
+    check_ledger(plimsoll, "runs/night")
 
 
 def test_json_is_all_of_stdout_and_trajectories_are_named_after_tickets(
@@ -87,10 +87,10 @@ def test_json_is_all_of_stdout_and_trajectories_are_named_after_tickets(
         file.write('[policy]\nurls = ["scripted:policy.toml"]\n')
     ended = plimsoll("run", "night.toml", "--out", "out", "--json")
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["done"], told["steps"], told["graded"], told["void"]) == (True, 2, 8, {})
-    assert (told["reward"], told["problems"]) == (1.0, [])
-    assert json.loads((tmp_path / "out/summary.json").read_text()) == told
+    report = json.loads(ended.stdout)
+    assert (report["done"], report["steps"], report["graded"], report["void"]) == (True, 2, 8, {})
+    assert (report["reward"], report["problems"]) == (1.0, [])
+    assert json.loads((tmp_path / "out/summary.json").read_text()) == report
     stored = {path.name for path in (tmp_path / "out/trajectories").iterdir()}
     assert stored == {
         f"{row['ticket'].replace('/', '_')}.jsonl.zst" for row in rows(tmp_path / "out")
@@ -98,7 +98,7 @@ def test_json_is_all_of_stdout_and_trajectories_are_named_after_tickets(
     assert all(row["trajectory"] for row in rows(tmp_path / "out"))
 
 
-def pooled(folder: Path, **run: object) -> None:
+def write_pooled_run(folder: Path, **run: object) -> None:
     with write_run(folder, **run).open("a") as file:
         file.write('[pool]\nreuse = "fresh"\n')
 
@@ -108,7 +108,7 @@ def test_workers_prewarm_sandboxes_and_the_run_reports_pool_hits(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path, mark: str
 ):
     write_task("a")
-    pooled(tmp_path, steps=4)
+    write_pooled_run(tmp_path, steps=4)
     ended = plimsoll("run", "night.toml", "--out", "runs/night")
     assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / "runs/night/summary.json").read_text())
@@ -192,8 +192,8 @@ def test_an_existing_run_directory_is_refused(
     assert "continue it with `plimsoll resume out`" in ended.stderr
 
 
-def at_work(start: Start, tmp_path: Path) -> tuple[object, Path]:
-    """A run whose trials take long, once two of them run."""
+def start_two_trials(start: Start, tmp_path: Path) -> tuple[object, Path]:
+    """Start a run and wait until two trials run. Returns its process and its directory."""
     process = start("run", "night.toml", "--out", "runs/night")
     run = tmp_path / "runs/night"
     wait_for(lambda: len(list(run.glob("trials/*/agent"))) >= 2, process)
@@ -207,7 +207,7 @@ def test_stop_drains_a_run_and_status_reports_both_states(
     for name in ("a", "b"):
         write_task(name, solve="sleep 60")
     write_run(tmp_path)
-    process, run = at_work(start, tmp_path)
+    process, run = start_two_trials(start, tmp_path)
     wait_for(lambda: json.loads((run / "status.json").read_text())["running"] == 2)
     alive = plimsoll("status", "night")
     assert alive.returncode == 0, alive.stderr
@@ -236,7 +236,7 @@ def test_stop_drains_a_run_and_status_reports_both_states(
         {"cancelled": 2},
     )
     assert "is not running" in plimsoll("stop", "night").stdout
-    checked(plimsoll, "night")
+    check_ledger(plimsoll, "night")
 
 
 def sandboxes(folder: Path) -> set[str]:
@@ -247,11 +247,11 @@ def test_prewarmed_sandboxes_close_before_the_grace_period_ends(
     write_task: WriteTask, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", solve="sleep 600")
-    pooled(tmp_path)
+    write_pooled_run(tmp_path)
     config = tmp_path / "night.toml"
     config.write_text(config.read_text().replace("grace_seconds = 1", "grace_seconds = 500"))
-    process, _ = at_work(start, tmp_path)
-    wait_for(lambda: len(sandboxes(tmp_path)) == 4, process)  # two are used, two wait
+    process, _ = start_two_trials(start, tmp_path)
+    wait_for(lambda: len(sandboxes(tmp_path)) == 4, process)  # two in use, two prewarmed
     process.send_signal(signal.SIGTERM)
     wait_for(lambda: len(sandboxes(tmp_path)) == 2, process)
     process.send_signal(signal.SIGTERM)
@@ -264,13 +264,13 @@ def test_prewarmed_sandboxes_of_a_killed_worker_are_removed(
     write_task: WriteTask, plimsoll: Plimsoll, start: Start, tmp_path: Path, mark: str
 ):
     write_task("a", solve="sleep 600")
-    pooled(tmp_path)
-    process, run = at_work(start, tmp_path)
+    write_pooled_run(tmp_path)
+    process, run = start_two_trials(start, tmp_path)
     wait_for(lambda: len(sandboxes(tmp_path)) == 4, process)
     before = sandboxes(tmp_path)
     (worker,) = json.loads((run / "status.json").read_text())["workers"]
     os.kill(int(worker["where"].removeprefix("pid ")), signal.SIGKILL)
-    # Its successor removes them, and is told as much as it was.
+    # The worker that replaces it removes them, and has as many sandboxes of its own.
     wait_for(lambda: len(sandboxes(tmp_path) - before) == 4, process)
     wait_for(lambda: not sandboxes(tmp_path) & before, process)
     assert plimsoll("stop", "night", "--now").returncode == 0
@@ -285,7 +285,7 @@ def test_stop_now_does_not_wait_for_trials(
     write_task("a", solve="sleep 60")
     config = write_run(tmp_path)
     config.write_text(config.read_text().replace("grace_seconds = 1", "grace_seconds = 50"))
-    process, _ = at_work(start, tmp_path)
+    process, _ = start_two_trials(start, tmp_path)
     began = time.monotonic()
     assert plimsoll("stop", "night", "--now").returncode == 0
     assert time.monotonic() - began < 40
@@ -315,8 +315,8 @@ def test_a_run_removes_the_leftovers_of_other_killed_processes(
 ):
     write_task("a", solve="sleep 60")
     write_run(tmp_path)
-    process, _ = at_work(start, tmp_path)
-    with living(tmp_path / "home", "other", 1) as other:
+    process, _ = start_two_trials(start, tmp_path)
+    with running_owner(tmp_path / "home", "other", 1) as other:
         other.kill()
     assert (tmp_path / "home/sandboxes" / other.ids[0]).exists()
     assert plimsoll("stop", "night").returncode == 0
@@ -330,7 +330,7 @@ def test_a_hanging_worker_leaves_no_sandbox(
 ):
     write_task("a", solve="sleep 60")
     write_run(tmp_path)
-    process, _ = at_work(start, tmp_path)
+    process, _ = start_two_trials(start, tmp_path)
     wait_for(lambda: not no_sandbox(tmp_path))
     (worker,) = (pid for pid, what in marked(mark).items() if "plimsoll.workers" in what)
     os.kill(worker, signal.SIGSTOP)
@@ -353,9 +353,9 @@ def test_clean_removes_leftovers_of_a_killed_run_and_keeps_its_results(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     write_task("a", solve="sleep 60")
     write_run(tmp_path)
-    process, run = at_work(start, tmp_path)
+    process, run = start_two_trials(start, tmp_path)
     (scratch,) = (tmp_path / "tmp").iterdir()
-    # Both at once, or the one would clean up after the other.
+    # Controller and workers die together, so that neither cleans up after the other.
     process.send_signal(signal.SIGSTOP)
     for pid, what in marked(mark).items():
         if "plimsoll.workers" in what:
@@ -442,5 +442,5 @@ def test_a_run_with_an_unreachable_policy_is_not_started(
     assert "the policy at http://127.0.0.1:9/v1 cannot be reached" in ended.stderr
     assert "nothing was started" in ended.stderr
     assert time.monotonic() - began < 60
-    # Nothing was started, so nothing is there to go on with: the next try is a new run.
+    # There is no run to resume: the next attempt is a new run.
     assert not (tmp_path / "out").exists()

@@ -71,7 +71,7 @@ def talk(folder: Path) -> Talk:
 
 @pytest.fixture
 async def trial(talk: Talk, folder: Path) -> Path:
-    """A trial that is over."""
+    """A finished trial."""
     await talk.close()
     write_verdict(folder, GRADED)
     return folder
@@ -110,14 +110,14 @@ def test_a_void_trial_shows_reason_evidence_and_remedy(folder: Path, plimsoll: P
 
 
 def test_full_shows_long_texts_uncut(trial: Path, plimsoll: Plimsoll):
-    told = plimsoll("show", str(trial), "--full").stdout
-    assert all(f"line {number}\n" in told for number in range(200))
-    assert "left out" not in told
+    shown = plimsoll("show", str(trial), "--full").stdout
+    assert all(f"line {number}\n" in shown for number in range(200))
+    assert "left out" not in shown
 
 
 def test_a_selected_branch_is_shown_alone_and_uncut(trial: Path, plimsoll: Plimsoll):
-    told = plimsoll("show", str(trial), "--branch", "1").stdout
-    assert "Fix it." in told and "Other." in told and "Done." not in told
+    shown = plimsoll("show", str(trial), "--branch", "1").stdout
+    assert "Fix it." in shown and "Other." in shown and "Done." not in shown
     ended = plimsoll("show", str(trial), "--branch", "2")
     assert ended.returncode == 2
     assert ended.stderr == "plimsoll: the trajectory has no branch 2: its branches are 0 to 1\n"
@@ -125,19 +125,19 @@ def test_a_selected_branch_is_shown_alone_and_uncut(trial: Path, plimsoll: Plims
 
 
 def test_tokens_are_shown_turn_by_turn(trial: Path, plimsoll: Plimsoll):
-    told = plimsoll("show", str(trial), "--tokens").stdout
-    rows = [line.split() for line in told.splitlines()]
+    shown = plimsoll("show", str(trial), "--tokens").stdout
+    rows = [line.split() for line in shown.splitlines()]
     head = rows.index(["turn", "branch", "prompt", "kept", "answer", "logprob", "version", "ids"])
     assert [row[:2] for row in rows[head + 1 : head + 4]] == [["1", "0"], ["2", "0"], ["3", "1"]]
     assert rows[head + 1][5:7] == ["-0.500", "0"]
     assert int(rows[head + 2][3]) == int(rows[head + 1][2]) + int(rows[head + 1][4])
-    assert "Fix it." not in told
+    assert "Fix it." not in shown
 
 
 def test_json_is_one_object_with_the_verdict_and_the_branches(trial: Path, plimsoll: Plimsoll):
-    told = json.loads(plimsoll("show", str(trial), "--json").stdout)
-    assert told["verdict"]["verdict"]["reward"] == 1.0
-    trajectory = told["trajectory"]
+    shown = json.loads(plimsoll("show", str(trial), "--json").stdout)
+    assert shown["verdict"]["verdict"]["reward"] == 1.0
+    trajectory = shown["trajectory"]
     assert (trajectory["complete"], trajectory["ending"]) == (True, "submitted")
     assert [len(branch["turns"]) for branch in trajectory["branches"]] == [2, 1]
     assert trajectory["branches"][1]["shared"] == 2
@@ -156,8 +156,8 @@ def test_the_trajectory_of_a_trial_is_exported(trial: Path, plimsoll: Plimsoll, 
 
 def test_a_void_trial_exports_no_reward(trial: Path, plimsoll: Plimsoll):
     write_verdict(trial, VOID)
-    told = plimsoll("show", str(trial), "--export", "jsonl").stdout
-    assert [json.loads(line)["reward"] for line in told.splitlines()] == [None, None]
+    shown = plimsoll("show", str(trial), "--export", "jsonl").stdout
+    assert [json.loads(line)["reward"] for line in shown.splitlines()] == [None, None]
     atif = json.loads(plimsoll("show", str(trial), "--export", "atif").stdout)
     assert "reward" not in atif["extra"]
 
@@ -177,15 +177,15 @@ def test_a_killed_trial_is_shown_up_to_its_last_record(
 
 
 def test_a_trajectory_file_is_shown_with_its_verdict(trial: Path, plimsoll: Plimsoll):
-    told = plimsoll("show", str(trial / FILE_NAME)).stdout
-    assert told.startswith("graded: 1.00") and "Done." in told
+    shown = plimsoll("show", str(trial / FILE_NAME)).stdout
+    assert shown.startswith("graded: 1.00") and "Done." in shown
 
 
 def test_a_session_without_a_run_is_shown(tmp_path: Path, plimsoll: Plimsoll):
     Talk(tmp_path / "s").recorder.abandon()
-    told = plimsoll("show", "s").stdout
-    assert told.splitlines()[0] == "session s1"
-    assert "0 turns" in told
+    shown = plimsoll("show", "s").stdout
+    assert shown.splitlines()[0] == "session s1"
+    assert "0 turns" in shown
 
 
 @pytest.mark.parametrize(

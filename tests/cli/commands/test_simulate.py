@@ -32,7 +32,7 @@ def test_the_ledger_is_as_fast_as_counters_within_the_bound_on_age(plimsoll, dur
     assert all(0 <= row["wasted"] < 1 and 0 <= row["idle"] < 1 for row in rows.values())
 
 
-def test_with_equal_durations_every_rule_but_one_keeps_the_trainer_busy(plimsoll):
+def test_with_equal_durations_only_the_synchronous_rule_leaves_the_trainer_idle(plimsoll):
     rows = simulated(plimsoll, "--durations", "constant", "--no-restart")
     assert rows["synchronous"]["time_per_step"] == pytest.approx(2.0)
     for name in ("counter", "counter, recovered", "strict fifo", "plimsoll"):

@@ -17,7 +17,7 @@ FETCH = "curl -fsSL https://example.invalid/data.txt -o /tmp/data.txt"
 
 @pytest.fixture
 def tasks(tmp_path: Path, write_task: Callable[..., Path]) -> Path:
-    """Two tasks that clone the same repository, one of which fetches a file as well."""
+    """Two tasks that clone the same repository. One of them also fetches a file."""
     for name, test in (("one", "true"), ("two", FETCH)):
         folder = write_task(name, test=f"#!/bin/bash\n{test}\n")
         dockerfile = f"FROM scratch-host\nRUN {CLONE}\nRUN apt-get install -y gcc\n"
@@ -26,8 +26,8 @@ def tasks(tmp_path: Path, write_task: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def by_hand(tmp_path: Path) -> list[str]:
-    """Options that give a repository and a file for what the tasks fetch."""
+def local_copies(tmp_path: Path) -> list[str]:
+    """Options with local copies of the repository and the file that the tasks fetch."""
     repo = tmp_path / "repo"
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", "-C", str(repo)]
     subprocess.run(["git", "init", "-q", str(repo)], check=True)
@@ -41,9 +41,9 @@ def by_hand(tmp_path: Path) -> list[str]:
 
 
 def test_assets_are_staged_once_and_listed(
-    plimsoll: Plimsoll, tasks: Path, by_hand: list[str], tmp_path: Path
+    plimsoll: Plimsoll, tasks: Path, local_copies: list[str], tmp_path: Path
 ) -> None:
-    done = plimsoll("stage", "tasks", "--to", "assets", *by_hand)
+    done = plimsoll("stage", "tasks", "--to", "assets", *local_copies)
 
     assert done.returncode == 0, done.stderr
     assert "2 tasks: 2 assets can be staged" in done.stderr
@@ -61,9 +61,9 @@ def test_assets_are_staged_once_and_listed(
 
 
 def test_a_missing_asset_is_named_with_its_tasks_and_the_others_are_staged(
-    plimsoll: Plimsoll, tasks: Path, by_hand: list[str]
+    plimsoll: Plimsoll, tasks: Path, local_copies: list[str]
 ) -> None:
-    done = plimsoll("stage", "tasks", "--to", "assets", *by_hand[:2], "--json")
+    done = plimsoll("stage", "tasks", "--to", "assets", *local_copies[:2], "--json")
 
     assert done.returncode == 1
     found = json.loads(done.stdout)
@@ -80,18 +80,18 @@ def test_a_missing_asset_is_named_with_its_tasks_and_the_others_are_staged(
 
 
 def test_only_the_assets_of_selected_tasks_are_staged(
-    plimsoll: Plimsoll, tasks: Path, by_hand: list[str]
+    plimsoll: Plimsoll, tasks: Path, local_copies: list[str]
 ) -> None:
-    done = plimsoll("stage", "tasks", "--to", "assets", "--task", "one", *by_hand[:2])
+    done = plimsoll("stage", "tasks", "--to", "assets", "--task", "one", *local_copies[:2])
 
     assert done.returncode == 0
     assert "1 task: 1 asset can be staged" in done.stderr
 
 
 def test_check_names_damaged_assets_and_changes_nothing(
-    plimsoll: Plimsoll, tasks: Path, by_hand: list[str], tmp_path: Path
+    plimsoll: Plimsoll, tasks: Path, local_copies: list[str], tmp_path: Path
 ) -> None:
-    plimsoll("stage", "tasks", "--to", "assets", *by_hand)
+    plimsoll("stage", "tasks", "--to", "assets", *local_copies)
     assert plimsoll("stage", "tasks", "--to", "assets", "--check").returncode == 0
     (damaged,) = (tmp_path / "assets/files").iterdir()
     damaged.write_text("else")

@@ -27,7 +27,7 @@ if [ -e /done ]; then echo $((RANDOM % 2)); else echo 0; fi > /logs/verifier/rew
 
 @pytest.fixture
 def honest(write_task: WriteTask) -> WriteTask:
-    """Writes a task that its solution solves, and that doing nothing does not."""
+    """Writes a task that the oracle solves and nop does not."""
 
     def write(name: str, *, test: str = HONEST, solve: str = SOLVE, toml: str = "") -> Path:
         return write_task(name, test=test, solve=solve, toml=toml)
@@ -36,8 +36,8 @@ def honest(write_task: WriteTask) -> WriteTask:
 
 
 def records(folder: Path) -> dict[str, dict[str, object]]:
-    told = json.loads((folder / "validation.json").read_text())
-    return {record["task"]: record for record in told["tasks"]}
+    report = json.loads((folder / "validation.json").read_text())
+    return {record["task"]: record for record in report["tasks"]}
 
 
 def test_sound_tasks_are_valid_and_exit_0(honest: WriteTask, plimsoll: Plimsoll, tmp_path: Path):
@@ -71,9 +71,9 @@ def test_each_fault_is_quarantined_with_its_reason(
     shutil.copytree(BROKEN / "curl-pipe-sh-then-zero", tmp_path / "tasks/fetches")
     ended = plimsoll("validate", "tasks", "--json")
     assert ended.returncode == 1, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["tasks"], told["valid"], told["quarantined"]) == (6, 1, 5)
-    reasons = {record["task"]: record["reason"] for record in told["results"]}
+    report = json.loads(ended.stdout)
+    assert (report["tasks"], report["valid"], report["quarantined"]) == (6, 1, 5)
+    reasons = {record["task"]: record["reason"] for record in report["results"]}
     assert reasons["ok"] is None
     assert reasons["for-nothing"] == "nop is graded 1: the task gives its maximum for nothing"
     assert reasons["half"] == "the oracle is graded 0.5, and the task's maximum is 1"
@@ -107,7 +107,7 @@ def test_only_records_of_selected_tasks_are_replaced(
         "a": True,
         "b": True,
     }
-    # A single task's record is kept with those of its set.
+    # The record of a single task is stored with those of its folder of tasks.
     assert plimsoll("validate", "tasks/a").returncode == 0
     assert not (tmp_path / "tasks/a/.plimsoll").exists()
     assert plimsoll("eval", "tasks", "--validated").returncode == 0
@@ -138,7 +138,7 @@ def test_a_run_refuses_unvalidated_tasks_with_a_remedy(
     assert "  a: never validated" in refused.stderr
     assert "plimsoll validate tasks --backend local" in refused.stderr
     assert not (tmp_path / "runs").exists()
-    assert plimsoll("eval", "tasks").returncode == 0  # a look at it is always allowed
+    assert plimsoll("eval", "tasks").returncode == 0  # allowed without --validated
     assert plimsoll("validate", "tasks").returncode == 0
     assert plimsoll("eval", "tasks", "--validated").returncode == 0
     (tmp_path / "tasks/a/solution/solve.sh").write_text("#!/bin/bash\ntouch /done # better\n")

@@ -48,12 +48,12 @@ def test_a_run_with_graders_broken_in_two_ways_stops_after_its_first_batch(
         (tmp_path / "tasks" / name).symlink_to(BROKEN / name)
     ended = plimsoll("eval", "tasks", "--attempts", "200", "--json")
     assert ended.returncode == 3, ended.stderr
-    told = json.loads(ended.stdout)
+    report = json.loads(ended.stdout)
     (run,) = (tmp_path / "runs").iterdir()
     tries = (run / "results.jsonl").read_text().splitlines()
-    assert told["trials"] <= BATCH <= len(tries) < 2 * BATCH, "each void trial is tried again"
-    assert (told["graded"], told["mean_reward"]) == (0, None)
-    breaker = told["breaker"]
+    assert report["trials"] <= BATCH <= len(tries) < 2 * BATCH, "each void trial is tried again"
+    assert (report["graded"], report["mean_reward"]) == (0, None)
+    breaker = report["breaker"]
     assert (breaker["rule"], breaker["stopped"]) == ("void-share", True)
     assert "64 of the last 64 trials are void (limit 50%)" in breaker["said"]
     assert any(
@@ -67,9 +67,9 @@ def test_a_run_with_graders_broken_in_two_ways_stops_after_its_first_batch(
 def test_a_small_set_of_tasks_broken_in_different_ways_completes(plimsoll: Plimsoll):
     ended = plimsoll("eval", str(BROKEN), "--json")
     assert ended.returncode == 3, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["trials"] == told["tasks"] >= 29
-    assert "breaker" not in told
+    report = json.loads(ended.stdout)
+    assert report["trials"] == report["tasks"] >= 29
+    assert "breaker" not in report
 
 
 @pytest.mark.slow
@@ -94,15 +94,15 @@ def test_canaries_run_beside_the_trials(write_task: WriteTask, plimsoll: Plimsol
 def test_a_failed_canary_voids_earlier_trials_and_stops_the_run(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
-    """The task is valid, and breaks behind the back of an agent that is not graded for it."""
+    """The task was valid before its grader broke. The nop agent is graded 0 before and after."""
     task = write_task("a", test=SOLVED, solve="touch /done")
     assert plimsoll("validate", "tasks").returncode == 0
-    # The solution's marker is looked for elsewhere from now on; nop's 0 looks as it did.
+    # The grader now looks for another file: the oracle is graded 0, and nop still 0.
     record = tmp_path / "tasks/.plimsoll/validation.json"
     kept = json.loads(record.read_text())
     (task / "tests/test.sh").write_text(SOLVED.replace("/done", "/elsewhere"))
     ended = plimsoll("eval", "tasks", "--attempts", "30", "--canary-every", "5", "--agent", "nop")
-    assert "canaries: none yet" in ended.stdout  # a changed task is no canary
+    assert "canaries: none yet" in ended.stdout  # a changed task cannot be a canary
     assert ended.returncode == 0, ended.stdout
     kept["tasks"][0]["digest"] = digest_task(task)
     record.write_text(json.dumps(kept))
@@ -110,10 +110,10 @@ def test_a_failed_canary_voids_earlier_trials_and_stops_the_run(
         "eval", "tasks", "--attempts", "30", "--canary-every", "5", "--agent", "nop", "--json"
     )
     assert ended.returncode == 3, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["breaker"]["rule"], told["graded"]) == ("canary", 0)
-    assert {row["reason"] for row in told["results"]} == {
+    report = json.loads(ended.stdout)
+    assert (report["breaker"]["rule"], report["graded"]) == ("canary", 0)
+    assert {row["reason"] for row in report["results"]} == {
         "canary failed after it: a: graded 0, not 1"
     }
-    assert told["trials"] < 30
-    assert "canaries/a.1" in told["breaker"]["look"]
+    assert report["trials"] < 30
+    assert "canaries/a.1" in report["breaker"]["look"]

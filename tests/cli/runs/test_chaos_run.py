@@ -21,7 +21,7 @@ import pytest
 from run_files import (
     Plimsoll,
     Start,
-    checked,
+    check_ledger,
     marked,
     no_sandbox,
     prompts,
@@ -42,47 +42,49 @@ BEGIN = ("run", "night.toml", "--out", "runs/night")
 GROUPS, WORKERS, NODES = 2, 2, 2
 GRADE = "#!/bin/bash\ntest -f /tmp/done; echo $((1-$?)) >/logs/verifier/reward.txt\n"
 ENDINGS = {signal.SIGKILL: (-signal.SIGKILL,), signal.SIGTERM: (128 + signal.SIGTERM, -15)}
-"""How it exits; where it was hardly there, by the signal itself."""
+"""The exit statuses by signal. Early SIGTERM, before its handler is installed, gives -15."""
 
 
 class Chaos:
-    """Lets a run live again and again, and does away with what it is made of."""
+    """Starts and resumes a run, and kills its workers, nodes and controllers at random."""
 
     def __init__(self, start: Start, folder: Path, mark: str, cluster: Any) -> None:
         self.run = folder / "runs/night"
-        self.done: Counter[str] = Counter()
+        self.kills: Counter[str] = Counter()
         self._random = random.Random(SEED)
         self._start = start
         self._mark = mark
         self._cluster = cluster
         self._nodes = list(cluster.worker_nodes) if cluster is not None else []
 
-    def rage(self) -> None:
-        """For so long, and until one at least of each kind was killed."""
+    def kill_at_random(self) -> None:
+        """Run for SECONDS, and until at least one worker and one node, if any, were killed."""
         until = time.monotonic() + SECONDS
         kinds = ("worker", "node") if self._nodes else ("worker",)
-        while time.monotonic() < until or not self._is_run or not all(map(self.done.get, kinds)):
-            # At once: workers of the life before may still be about to end.
+        while (
+            time.monotonic() < until or not self._has_started or not all(map(self.kills.get, kinds))
+        ):
+            # No wait: workers of the previous controller may still be running.
             again = ("resume", "runs/night")
-            process = self._start(*(again if self._is_run else BEGIN))
+            process = self._start(*(again if self._has_started else BEGIN))
             for _ in range(self._random.randint(1, 3)):
                 self._await_progress(process)
-                self._harm()
-            self._end(process)
+                self._kill_worker_or_node()
+            self._end_controller(process)
 
     @property
-    def _is_run(self) -> bool:
+    def _has_started(self) -> bool:
         return (self.run / "ledger.db").exists()
 
     def _await_progress(self, process: "subprocess.Popen[str]") -> None:
         if self._random.random() < 0.2:
-            time.sleep(self._random.uniform(0.0, 2.0))  # perhaps before it has begun
+            time.sleep(self._random.uniform(0.0, 2.0))  # perhaps before the run has started
             return
         done = finished(self.run)
         wait_for(lambda: finished(self.run) > done, process)
         time.sleep(self._random.uniform(0.0, 0.7))
 
-    def _harm(self) -> None:
+    def _kill_worker_or_node(self) -> None:
         if self._nodes and self._random.random() < 0.3:
             self._kill_node()
             return
@@ -90,25 +92,25 @@ class Chaos:
         if pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._random.choice(pids), signal.SIGKILL)
-                self.done["worker"] += 1
+                self.kills["worker"] += 1
 
     def _kill_node(self) -> None:
         node = self._nodes.pop(self._random.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=False)
         self._nodes.append(self._cluster.add_node(num_cpus=WORKERS))
-        self.done["node"] += 1
+        self.kills["node"] += 1
 
-    def _end(self, process: "subprocess.Popen[str]") -> None:
+    def _end_controller(self, process: "subprocess.Popen[str]") -> None:
         sign = self._random.choices([signal.SIGKILL, signal.SIGTERM], [3, 1])[0]
         process.send_signal(sign)
         out, err = process.communicate(timeout=300)
         assert process.returncode in ENDINGS[sign], out + err
-        self.done["controller"] += 1
+        self.kills["controller"] += 1
 
 
 @pytest.fixture(params=["process", "ray"])
 def cluster(request: pytest.FixtureRequest, mark: str) -> Any:
-    """What workers run on: None for this host alone."""
+    """The Ray cluster that workers run on, or None for processes of this host."""
     if request.param == "process":
         yield None
         return
@@ -120,7 +122,7 @@ def cluster(request: pytest.FixtureRequest, mark: str) -> Any:
 
 
 def write_run(folder: Path, cluster: Any, word: str) -> None:
-    """A run that would go on for days, with a word in the command lines of its agents."""
+    """Write a run that would take days, with a word in the command lines of its agents."""
     config = write_config(folder, agent="shell", steps=1_000_000, requeues=1000)
     engine = "process" if cluster is None else "ray"
     workers = f'[workers]\nengine = "{engine}"\nnumber = {WORKERS}\n'
@@ -133,13 +135,13 @@ def write_run(folder: Path, cluster: Any, word: str) -> None:
 
 
 def finished(run: Path) -> int:
-    """Trials that have come to their end; a line may be cut short."""
+    """The number of finished trials. An incomplete last line does not count."""
     path = run / "results.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def end_after(run: Path, steps: int) -> int:
-    """Have a run end after so many steps more; how many it will have made."""
+    """Set a run to end after `steps` more steps. Returns its total number of steps."""
     journal = Journal.open(run / "ledger.db")
     total = read_books(journal).version.number + steps
     journal.close()
@@ -171,20 +173,20 @@ def test_after_random_kills_no_prompt_is_lost_or_used_twice_and_nothing_is_left(
     word = long_time()
     write_run(tmp_path, cluster, word)
     chaos = Chaos(start, tmp_path, mark, cluster)
-    chaos.rage()
-    assert cluster is None or chaos.done["node"], "no node was killed"
+    chaos.kill_at_random()
+    assert cluster is None or chaos.kills["node"], "no node was killed"
     total = end_after(chaos.run, 3)
-    # What a worker leaves that dies after the last life has ended is for the next to reap.
+    # Workers may outlive the last controller. The next one removes their leftovers.
     wait_until_gone(mark, "plimsoll.workers")
     ended = plimsoll("resume", "runs/night", "--json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["steps"], told["problems"], len(told["rewards"])) == (total, [], total)
+    report = json.loads(ended.stdout)
+    assert (report["steps"], report["problems"], len(report["rewards"])) == (total, [], total)
     assert sorted(prompts(chaos.run)) == list(range(total * GROUPS))
-    assert set(told["void"]) <= {"lost", "cancelled"}
-    assert told["void"]["lost"]
-    checked(plimsoll, "runs/night")
-    # Not "plimsoll" alone: Ray's processes live on, and may have it in the paths of their commands.
+    assert set(report["void"]) <= {"lost", "cancelled"}
+    assert report["void"]["lost"]
+    check_ledger(plimsoll, "runs/night")
+    # Not "plimsoll" alone: Ray's processes keep running, and their paths may contain that word.
     wait_until_gone(mark, "-m plimsoll")
     assert processes_with(word) == []
     assert no_sandbox(tmp_path)

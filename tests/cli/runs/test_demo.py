@@ -1,4 +1,4 @@
-"""The demo is run as a person runs it: in a few steps it trains, in all of them it learns."""
+"""The demo: a short one completes, and the whole one improves on held-out tasks."""
 
 import json
 import subprocess
@@ -12,11 +12,11 @@ from parts import NIGHTLY
 
 ROOT = Path(__file__).parents[3]
 FEWER = {"steps = 20": "steps = 2", "batch_groups = 8": "batch_groups = 3", "attempts = 4": ""}
-"""What a short demo has instead of the values of its config."""
+"""The replacements in the config for a short demo."""
 
 
 def run_demo(config: Path, out: Path) -> dict[str, Any]:
-    """Run it to its end, and check all that holds after any number of steps."""
+    """Run a demo, and check the results that are the same for any number of steps."""
     ended = subprocess.run(
         [sys.executable, "-m", "plimsoll", "run", str(config), "--json", "--out", str(out)],
         cwd=ROOT,
@@ -24,15 +24,15 @@ def run_demo(config: Path, out: Path) -> dict[str, Any]:
         text=True,
     )
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
-    assert told["max_age"] <= told["eta"]
-    assert told["quarantined"] == ["needs-internet"]
-    assert "example.invalid" in told["out"]["needs-internet"]
-    assert told["graded"] == told["trials"] and told["void"] == {}
-    assert told["problems"] == []
+    report = json.loads(ended.stdout.splitlines()[-1])
+    assert report["max_age"] <= report["eta"]
+    assert report["quarantined"] == ["needs-internet"]
+    assert "example.invalid" in report["out"]["needs-internet"]
+    assert report["graded"] == report["trials"] and report["void"] == {}
+    assert report["problems"] == []
     picture = out / "training.png"
     assert picture.read_bytes().startswith(b"\x89PNG") and str(picture) in ended.stderr
-    return told
+    return report
 
 
 @pytest.mark.slow
@@ -43,10 +43,10 @@ def test_the_demo_trains_on_its_tasks_and_measures_held_out_ones(tmp_path: Path,
         text = text.replace(value, less)
     config = tmp_path / "demo.toml"
     config.write_text(text.replace('"demo/', f'"{ROOT}/examples/demo/'))
-    told = run_demo(config, tmp_path / "demo")
-    assert told["steps"] == 2
-    assert 0 <= told["heldout_before"] <= 1
-    assert 0 <= told["heldout_after"] <= 1
+    report = run_demo(config, tmp_path / "demo")
+    assert report["steps"] == 2
+    assert 0 <= report["heldout_before"] <= 1
+    assert 0 <= report["heldout_after"] <= 1
 
 
 @pytest.mark.nightly
@@ -54,7 +54,7 @@ def test_the_demo_trains_on_its_tasks_and_measures_held_out_ones(tmp_path: Path,
 @pytest.mark.alone
 @pytest.mark.timeout(1500)
 def test_the_demo_improves_on_held_out_tasks(tmp_path: Path, sandboxes: None):
-    told = run_demo(Path("examples/demo.toml"), tmp_path / "demo")
-    assert told["heldout_before"] <= 0.5
-    assert told["heldout_after"] >= 0.65
-    assert told["heldout_after"] >= told["heldout_before"] + 0.25
+    report = run_demo(Path("examples/demo.toml"), tmp_path / "demo")
+    assert report["heldout_before"] <= 0.5
+    assert report["heldout_after"] >= 0.65
+    assert report["heldout_after"] >= report["heldout_before"] + 0.25

@@ -14,12 +14,14 @@ Start = Callable[..., Popen[str]]
 
 
 def run(start: Start, *words: str) -> tuple[int, dict[str, dict[str, object]]]:
-    """Run to the end; the exit status, and the rows by task."""
+    """Run a command to its end. Returns its exit status, and its rows by task."""
     process = start(*words, "--concurrency", "4", "--json")
     out, err = process.communicate(timeout=110)
     assert out, err
-    told = json.loads(out)
-    return process.returncode, {row["task"]: row for row in told.get("results") or told["tasks"]}
+    report = json.loads(out)
+    return process.returncode, {
+        row["task"]: row for row in report.get("results") or report["tasks"]
+    }
 
 
 def test_the_oracle_solves_every_sound_task(start: Start, where: tuple[str, ...]):

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from run_files import Plimsoll, Start, checked, rows
+from run_files import Plimsoll, Start, check_ledger, rows
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(autouse=True)
-def _a_home(home: Path, sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _session_home(home: Path, sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIMSOLL_HOME", str(home))
 
 
@@ -18,10 +18,10 @@ def _a_home(home: Path, sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_example_run_completes(plimsoll: Plimsoll, tmp_path: Path):
     ended = plimsoll("run", str(EXAMPLES / "rollout.toml"), "--out", "run", "--json")
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["done"], told["steps"], told["problems"]) == (True, 6, [])
-    assert 0 < told["reward"] < 1, "the script solves some of the tasks"
-    checked(plimsoll, "run")
+    report = json.loads(ended.stdout)
+    assert (report["done"], report["steps"], report["problems"]) == (True, 6, [])
+    assert 0 < report["reward"] < 1, "the script solves some of the tasks"
+    check_ledger(plimsoll, "run")
 
 
 @pytest.mark.slow
@@ -34,4 +34,4 @@ def test_the_example_trainer_completes(plimsoll: Plimsoll, start: Start, tmp_pat
     assert int(steps[-1].split()[-4]) > 0, "nothing was generated"
     assert last == "all steps are done: run"
     assert all(row["trajectory"] for row in rows(tmp_path / "run") if row["reward"] is not None)
-    checked(plimsoll, "run")
+    check_ledger(plimsoll, "run")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_files import Plimsoll, Start, checked, kill, prompts, rows, to_the_end, wait_for
+from run_files import Plimsoll, Start, check_ledger, kill, prompts, rows, run_to_end, wait_for
 from training_files import GRADE, write_training
 
 from plimsoll.ledger.events import Event, Finished, GroupVoided
@@ -23,13 +23,13 @@ def events(run: Path) -> list[Event]:
 
 
 def steps(run: Path) -> int:
-    """How many steps are committed."""
+    """The number of steps in steps.jsonl."""
     file = run / "steps.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def finished_tickets(run: Path) -> set[str]:
-    """By the ledger: a row may be on the disk a moment before."""
+    """The finished tickets in the ledger. A row may be written a moment earlier."""
     return {event.ticket for event in events(run) if isinstance(event, Finished)}
 
 
@@ -43,7 +43,7 @@ def test_a_moved_training_resumes_with_all_finished_rollouts(
     write_training(tmp_path, steps=STEPS, batch_groups=GROUPS, group_size=SIZE)
     run = tmp_path / "runs/night"
     process = start("run", "night.toml", "--out", "runs/night")
-    # A step is done, and rollouts of later batches have finished.
+    # One step is done, and rollouts of later batches have finished.
     wait_for(lambda: steps(run) and len(rows(run)) > GROUPS * SIZE, process, within=400)
     kill(process, mark)
     finished = finished_tickets(run)
@@ -52,16 +52,16 @@ def test_a_moved_training_resumes_with_all_finished_rollouts(
     run.rename(moved)
 
     shown = json.loads(plimsoll("status", "attic/other", "--json").stdout)
-    # The status that a killed run left may be some moments older than its last step.
+    # The status file of a killed run may be a little older than its last step.
     assert shown["step"] <= steps(moved) < STEPS
-    checked(plimsoll, "attic/other")
-    told = to_the_end(start, "resume", "attic/other")
-    assert (told["steps"], told["problems"]) == (STEPS, [])
+    check_ledger(plimsoll, "attic/other")
+    report = run_to_end(start, "resume", "attic/other")
+    assert (report["steps"], report["problems"]) == (STEPS, [])
     assert sorted(prompts(moved)) == list(range(STEPS * GROUPS))
     made = [row["ticket"] for row in rows(moved) if row["verdict"] == "graded"]
     for ticket in finished:
         same_place = [one for one in made if one.rpartition(".")[0] == ticket.rpartition(".")[0]]
-        assert same_place == [ticket], "a finished rollout was made again"
+        assert same_place == [ticket], "a finished rollout was repeated"
     assert len(finished_tickets(moved)) == STEPS * GROUPS * SIZE
     assert not [event for event in events(moved) if isinstance(event, GroupVoided)]
 

@@ -1,4 +1,4 @@
-"""Runs whose directory is on a network file system: a real one in user space."""
+"""Runs whose directory is on a network file system, for which a FUSE mount stands in."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from run_files import Plimsoll, Start, checked, marked, rows, wait_for, write_run
+from run_files import Plimsoll, Start, check_ledger, marked, rows, wait_for, write_run
 
 from parts import need
 from plimsoll.core.file_systems import file_system_type
@@ -19,7 +19,7 @@ WriteTask = Callable[..., Path]
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """`runs/` on a FUSE mount; the folder behind it."""
+    """Mounts `runs/` with FUSE. Yields the folder behind the mount."""
     tools = shutil.which("bindfs") and Path("/dev/fuse").exists()
     need("fuse", None if tools else "there is no bindfs or no /dev/fuse")
     behind, mount = tmp_path / "behind", tmp_path / "runs"
@@ -56,12 +56,12 @@ def test_a_killed_run_on_a_network_file_system_resumes_from_its_local_ledger(
     assert f"ledger      {ledger.parent} on " in killed
     before = len(rows(run))
     assert plimsoll("resume", "night").returncode == 0
-    checked(plimsoll, "night")
+    check_ledger(plimsoll, "night")
     assert len(rows(run)) > before
     assert [path.parent for path in (tmp_path / "home/ledgers").glob("*/ledger.db")] == [
         ledger.parent
     ]
-    # On another host the shared directory is there, and the ledger is not.
+    # Another host has the shared directory, but not the ledger.
     ledger.parent.rename(tmp_path / "disk-of-gpu-7")
     pointer = msgspec.json.decode((run / "ledger.json").read_bytes())
     pointer |= {"host": "gpu-7~00112233", "folder": f"/srv/{ledger.parent.name}"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from power_cuts import cut_power
-from run_files import Plimsoll, Start, checked, kill, prompts, rows, to_the_end, wait_for
+from run_files import Plimsoll, Start, check_ledger, kill, prompts, rows, run_to_end, wait_for
 from run_files import write_run as write_config
 
 from plimsoll.ledger.events import Finished
@@ -17,11 +17,11 @@ ONE = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 ZERO_OR_NOTHING = "#!/bin/bash\n((RANDOM % 2)) || echo 0 > /logs/verifier/reward.txt\n"
 STEPS, GROUPS, SIZE = 2, 4, 2
 BEFORE = GROUPS * SIZE + 5
-"""Trials that end before the power does: those of a batch, which stay, and some that do not."""
+"""Trials that finish before the power cut: those of one batch, which are durable, and more."""
 
 
 def write_run(folder: Path, agent: str) -> None:
-    """A run of the oracle, or of an agent whose trajectories are stored elsewhere."""
+    """Write a run of the oracle, or of an agent whose trajectories are stored in another folder."""
     config = write_config(folder, agent=agent, steps=STEPS, batch_groups=GROUPS, requeues=1000)
     if agent == "shell":
         (folder / "policy.toml").write_text('[[turns]]\nrun = "true"\n')
@@ -31,7 +31,7 @@ def write_run(folder: Path, agent: str) -> None:
 
 
 def graded(run: Path) -> dict[str, Finished]:
-    """The grade of each ticket, as the ledger has it."""
+    """The `Finished` event of each ticket in the ledger."""
     journal = Journal.open(run / "ledger.db")
     events = [event for _, event in journal.read()]
     journal.close()
@@ -57,11 +57,11 @@ def test_a_trial_undone_by_a_power_cut_has_no_reward(
     assert cut_power(run) > 0
     kept, dead = graded(run), rows(run)
     undone = {row["ticket"] for row in dead} - kept.keys()
-    assert undone, "the power cut took nothing"
+    assert undone, "the power cut removed no finished trial"
     for task in tasks:
         (task / "tests/test.sh").write_text(ZERO_OR_NOTHING)
 
-    assert to_the_end(start, "resume", "runs/night", "--keep-going")["problems"] == []
+    assert run_to_end(start, "resume", "runs/night", "--keep-going")["problems"] == []
     made = {ticket: one for ticket, one in graded(run).items() if ticket not in kept}
     assert {one.reward for one in made.values()} == {0.0}
     assert len(prompts(run)) == len(set(prompts(run))) == STEPS * GROUPS
@@ -77,4 +77,4 @@ def test_a_trial_undone_by_a_power_cut_has_no_reward(
             read_stored(str(row["trajectory"]), str(trial))
     for ticket, one in made.items():
         assert of_trial[one.trial]["ticket"] == ticket
-    checked(plimsoll, "runs/night")
+    check_ledger(plimsoll, "runs/night")

@@ -1,7 +1,7 @@
 """A grader that clones its parser from an unreachable host.
 
-Such a task can give 0.0 for everything, for days. Here lint names it, eval voids it, validate
-quarantines it, and a run refuses to start; with the repository staged it works.
+Such a task can give 0.0 to every trial for days. Lint names it, eval voids it, validate quarantines
+it, and `eval --validated` refuses to start. With the repository staged it works.
 """
 
 import json
@@ -63,7 +63,7 @@ def task(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
-    """The repository that the task wants, as somebody who reaches it would hand it over."""
+    """A local copy of the repository that the task clones."""
     folder = tmp_path / "mirror"
     package = folder / "lib/agent"
     package.mkdir(parents=True)
@@ -150,5 +150,5 @@ def test_with_the_staged_repository_the_trial_is_graded(
     assert "results starts here" in said
     assert plimsoll("validate", *there).returncode == 0
     assert plimsoll("eval", *there, "--validated").returncode == 0
-    # What was validated with assets is not validated without them.
+    # A validation with assets does not hold without them.
     assert plimsoll("eval", tasks, *where, "--validated").returncode == 2

@@ -23,7 +23,7 @@ def tasks(write_task: WriteTask, tmp_path: Path) -> Path:
 
 
 def validated(run: Path) -> int:
-    """How many trials validation took."""
+    """The number of trials of the validation."""
     files = run.glob("validation/*/results.jsonl")
     return sum(len(file.read_text().splitlines()) for file in files)
 
@@ -47,7 +47,7 @@ def test_failed_tasks_are_left_out_and_named_and_no_task_is_validated_twice(
     assert validated(tmp_path / "one") == 2 * 5 + 2, "the two void trials are tried again"
     tried = {path.name.partition(".")[0] for path in (tmp_path / "one/trials").iterdir()}
     assert tried <= {"a", "b", "c"}
-    # Known now, to other runs and to `plimsoll eval` as well.
+    # Other runs and `plimsoll eval` use the same records.
     second = plimsoll("run", "night.toml", "--out", "two", "--json")
     assert json.loads(second.stdout)["quarantined"] == ["bad"]
     assert validated(tmp_path / "two") == 0
@@ -81,6 +81,6 @@ def test_if_most_tasks_fail_validation_every_start_is_refused(
         assert "nothing was run: 2 of 3 tasks" in ended.stderr
         assert "bad-1: quarantined: the oracle is graded 0" in ended.stderr
         assert not (tmp_path / out / "ledger.db").exists()
-    # Without validate the quarantined are left out, as a person then wants it.
+    # Without `validate` a run starts, and leaves out the quarantined tasks.
     write_run(tmp_path)
     assert plimsoll("run", "night.toml", "--out", "three").returncode == 0

@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM: the run ends within five seconds, leaves nothing behind, and keeps
-finished trials."""
+"""Ctrl-C and SIGTERM: the run ends in time, leaves no process, and keeps finished trials."""
 
 import json
 import os
@@ -11,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_files import Start, wait_for
 
-Start = Callable[..., subprocess.Popen[str]]
+from helpers import processes_with
 
 STUBBORN = """
 import asyncio, sys
@@ -33,25 +33,6 @@ sys.exit(interrupts.exit_code)
 """
 
 
-def processes_with(mark: str) -> list[str]:
-    """The processes of the host, in whatever namespace, that name `mark`."""
-    found: list[str] = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if mark.encode() in file.read_bytes():
-                found.append(file.parent.name)
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_in_time_and_keeps_finished_trials(
@@ -65,16 +46,15 @@ def test_a_signal_ends_the_run_in_time_and_keeps_finished_trials(
     finished = tmp_path / "out/results.jsonl"
 
     def settled() -> bool:
-        """The quick one is over and both long ones are at work."""
+        """True if the quick trial has finished and both long trials run."""
         at_work = [tmp_path / f"out/trials/{name}.1/agent" for name in ("long-1", "long-2")]
         over = finished.exists() and len(finished.read_text().splitlines()) == 1
         return over and all(map(Path.exists, at_work)) and len(processes_with(mark)) >= 2
 
-    wait_until(lambda: process.poll() is not None or settled())
-    assert process.poll() is None, process.communicate()[1]
+    wait_for(settled, process)
     began = time.monotonic()
     if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does: to the whole group
+        os.killpg(process.pid, number)  # like a terminal: to the whole process group
     else:
         process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -100,8 +80,8 @@ def test_the_next_run_removes_the_leftovers_of_a_killed_run(
         write_task(f"long-{number}", solve=f"bash -c 'sleep 60; true {mark}'")
     killed = start("eval", "tasks", "--concurrency", "4", "--out", "killed")
     at_work = [tmp_path / f"killed/trials/long-{number}.1/agent" for number in range(4)]
-    wait_until(lambda: killed.poll() is not None or all(map(Path.exists, at_work)))
-    wait_until(lambda: len(processes_with(mark)) >= 4)
+    wait_for(lambda: all(map(Path.exists, at_work)), killed)
+    wait_for(lambda: len(processes_with(mark)) >= 4, killed)
     killed.kill()
     _, err = killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL, err
@@ -142,7 +122,7 @@ def test_a_second_signal_ends_the_run_at_once(stubborn: subprocess.Popen[str]):
     began = time.monotonic()
     stubborn.send_signal(signal.SIGINT)
     stubborn.communicate(timeout=60)
-    assert time.monotonic() - began < 3  # it has 4 s to end by itself
+    assert time.monotonic() - began < 3  # the cleanup may take 4 s
     assert stubborn.returncode == 130
 
 

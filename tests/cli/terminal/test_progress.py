@@ -14,7 +14,7 @@ from terminals import read_all
 
 
 def on_a_terminal(folder: Path, *args: str) -> tuple[bytes, str]:
-    """What a command prints, and what is seen on its terminal meanwhile."""
+    """Run a command with stderr on a terminal; return its stdout and the text on the terminal."""
     ours, theirs = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "plimsoll", *args],

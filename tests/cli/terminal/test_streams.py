@@ -1,4 +1,4 @@
-"""A run outlives the reader of its output; a closed terminal ends it in order."""
+"""A run continues without a reader of its output; a closed terminal stops it in order."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from run_files import Plimsoll, Start, checked, no_sandbox, wait_for, write_run
+from run_files import Plimsoll, Start, check_ledger, no_sandbox, wait_for, write_run
 
 SLOW = "sleep 0.2; echo 1 >/logs/verifier/reward.txt\n"
 
@@ -40,9 +40,12 @@ def steps(run: Path) -> int:
 
 
 @contextmanager
-def closing_terminal(does: signal.Handlers) -> Iterator[None]:
-    """What is started meanwhile has it from this process, which may run under nohup itself."""
-    before = signal.signal(signal.SIGHUP, does)
+def sighup_handler(handler: signal.Handlers) -> Iterator[None]:
+    """Set the handler of SIGHUP that the processes started in the block inherit.
+
+    The handler of this process may be another one: it may run under nohup.
+    """
+    before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
     finally:
@@ -51,7 +54,7 @@ def closing_terminal(does: signal.Handlers) -> Iterator[None]:
 
 @contextmanager
 def reader(kind: str) -> Iterator[int]:
-    """The end to write to; at the end of the block the other is closed."""
+    """The writing end of a terminal or a pipe. The end of the block closes the reading end."""
     ours, theirs = pty.openpty() if kind == "terminal" else os.pipe()
     try:
         yield theirs
@@ -82,15 +85,15 @@ def test_a_run_completes_after_its_reader_is_gone(
     assert process.wait(120) == 0
     assert json.loads((run / "summary.json").read_text())["done"] is True
     assert steps(run) == 4
-    checked(plimsoll, "run")
+    check_ledger(plimsoll, "run")
 
 
-def test_a_closed_terminal_ends_a_run_orderly_after_repeated_signals(
+def test_a_closed_terminal_stops_a_run_in_order_despite_repeated_signals(
     write_task: Callable[..., Path], start: Start, plimsoll: Plimsoll, tmp_path: Path
 ):
     write_task("a", test=SLOW)
     write_run(tmp_path, steps=1000)
-    with closing_terminal(signal.SIG_DFL):
+    with sighup_handler(signal.SIG_DFL):
         process = start("run", "night.toml", "--out", "run")
     wait_for(lambda: steps(tmp_path / "run"), process)
     for _ in range(3):
@@ -100,7 +103,7 @@ def test_a_closed_terminal_ends_a_run_orderly_after_repeated_signals(
     assert "stopping: running trials have 1 s" in err
     assert "continue: plimsoll resume run" in out
     assert no_sandbox(tmp_path)
-    checked(plimsoll, "run")
+    check_ledger(plimsoll, "run")
 
 
 def test_under_nohup_a_closed_terminal_is_ignored(
@@ -108,7 +111,7 @@ def test_under_nohup_a_closed_terminal_is_ignored(
 ):
     write_task("a", test=SLOW)
     write_run(tmp_path, steps=3)
-    with closing_terminal(signal.SIG_IGN):
+    with sighup_handler(signal.SIG_IGN):
         process = start("run", "night.toml", "--out", "run")
     wait_for(lambda: steps(tmp_path / "run"), process)
     process.send_signal(signal.SIGHUP)

@@ -15,8 +15,8 @@ WriteTask = Callable[..., Path]
 pytestmark = pytest.mark.timeout(240)
 
 
-def refused(file: Path) -> str:
-    """What is said of a config that cannot be trained. Nothing of it is left."""
+def config_error(file: Path) -> str:
+    """The error message of an invalid training config. Checks that no run directory is left."""
     out = file.parent / "run"
     with pytest.raises(PlimsollError) as error:
         start_run(file, out=out, keep_going=False, as_json=False)
@@ -28,19 +28,19 @@ def test_config_errors_are_reported_before_a_model_is_loaded(write_task: WriteTa
     missing = {"model": "a model that would take minutes"}
     write_task("a", test=GRADE)
     file = write_training(tmp_path, training=missing, tasks="nowhere")
-    assert refused(file) == f"[run] tasks: {tmp_path}/nowhere: no such folder"
+    assert config_error(file) == f"[run] tasks: {tmp_path}/nowhere: no such folder"
     file = write_training(tmp_path, training=missing)
     file.write_text(f'{file.read_text()}[evaluation]\ntasks = "model"\n')
-    assert refused(file).startswith(f"[evaluation] tasks: {tmp_path}/model: no task found")
+    assert config_error(file).startswith(f"[evaluation] tasks: {tmp_path}/model: no task found")
     file = write_training(tmp_path, training=missing, group_size=1)
-    assert "group_size is 1, and grpo compares the trials of a group" in refused(file)
+    assert "group_size is 1, and grpo compares the trials of a group" in config_error(file)
     file = write_training(tmp_path, training={"policy": "openai", **missing})
-    assert "name them as [policy] urls" in refused(file)
+    assert "name them as [policy] urls" in config_error(file)
     urls = '[policy]\nurls = ["http://127.0.0.1:9/v1"]\n'
     file.write_text(file.read_text().replace("[policy]\n", urls))
-    assert "http://127.0.0.1:9/v1" in refused(file)
+    assert "http://127.0.0.1:9/v1" in config_error(file)
     file = write_training(tmp_path, training=missing)
-    assert "hf download ORGANIZATION/NAME --local-dir" in refused(file)
+    assert "hf download ORGANIZATION/NAME --local-dir" in config_error(file)
 
 
 def test_sampling_that_log_probabilities_ignore_causes_a_warning(

@@ -1,4 +1,4 @@
-"""A training announces pauses of the policy for new weights to its workers."""
+"""A training notifies its workers when the policy pauses for new weights."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,16 +14,16 @@ from plimsoll.training.trainer import Trainer
 async def test_workers_are_notified_of_each_publish_and_its_mode(
     write_task: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    told: list[tuple[bool, bool]] = []
-    tell = Scheduler.set_paused
+    notices: list[tuple[bool, bool]] = []
+    set_paused = Scheduler.set_paused
 
-    def heard(self: Scheduler, paused: bool, *, drains: bool = False) -> None:
-        told.append((paused, drains))
-        tell(self, paused, drains=drains)
+    def record(self: Scheduler, paused: bool, *, drains: bool = False) -> None:
+        notices.append((paused, drains))
+        set_paused(self, paused, drains=drains)
 
-    monkeypatch.setattr(Scheduler, "set_paused", heard)
+    monkeypatch.setattr(Scheduler, "set_paused", record)
     monkeypatch.chdir(tmp_path)
     write_task("a", test=GRADE)
     file = write_training(tmp_path, training={"updating": "drain"}, steps=2, batch_groups=1)
     await Trainer(load_config(file), out=tmp_path / "run").run()
-    assert told == [(True, True), (False, False)] * 2
+    assert notices == [(True, True), (False, False)] * 2

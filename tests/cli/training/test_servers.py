@@ -1,4 +1,4 @@
-"""A training on remote servers that really generate and take weights."""
+"""Trainings on remote servers that generate with a real model and load its new weights."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_files import Start, prompts, wait_for
+from run_files import Start, prompts, run_to_end, wait_for
 from training_files import GRADE, final_weights, lines, make_model, write_training
 
 from plimsoll.ledger.report import make_report
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * SECONDS)]
 
 
 class Replica:
-    """One server, which may be killed and started again at its address."""
+    """One server, which can be killed and started again at its address."""
 
     def __init__(self, start: Start, model: Path, port: int) -> None:
         self._start = start
@@ -57,7 +57,7 @@ class Replica:
 
 @pytest.fixture
 def replica(start: Start) -> Iterator[Callable[[Path], Replica]]:
-    """Starts one that serves a model."""
+    """Starts a replica that serves a model."""
     with ExitStack() as held:
         yield lambda model: Replica(start, model, held.enter_context(held_port()))
 
@@ -66,7 +66,7 @@ def replica(start: Start) -> Iterator[Callable[[Path], Replica]]:
 def replicas(
     replica: Callable[[Path], Replica], write_task: Callable[..., Path], tmp_path: Path
 ) -> list[Replica]:
-    """Two that were started with other weights than the training begins with."""
+    """Two replicas whose weights at their start differ from those that the training begins with."""
     for name in ("a", "b"):
         write_task(name, test=GRADE)
     other = make_model(tmp_path / "other", seed=1)
@@ -82,15 +82,8 @@ def write(
     file.write_text(file.read_text().replace("[policy]\n", f"[policy]\nurls = {urls}\n"))
 
 
-def to_the_end(start: Start, *args: str) -> dict[str, Any]:
-    process = start(*args, "--json")
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, out + err
-    return json.loads(out)
-
-
-def serve_the_last(replicas: list[Replica], run: Path, step: int) -> None:
-    """All replicas say the name of the last version, and have the weights of its checkpoint."""
+def check_served_weights(replicas: list[Replica], run: Path, step: int) -> None:
+    """Check that all replicas report the last version and serve the weights of its checkpoint."""
     labels = {replica.get("/weight_info")["weight_version"] for replica in replicas}
     assert len(labels) == 1
     assert labels.pop().split("-")[0].endswith(f".{step}")
@@ -103,19 +96,19 @@ def test_tokens_of_replicas_come_from_the_recorded_version(
     replicas: list[Replica], start: Start, tmp_path: Path
 ):
     write(tmp_path, replicas, mode="sync", steps=4)
-    told = to_the_end(start, "run", "night.toml", "--out", "run")
-    assert (told["steps"], told["max_age"]) == (4, 0)
-    # Where a replica served older weights, or those it was started with, the learner's own log
-    # probabilities of its tokens would be others.
+    report = run_to_end(start, "run", "night.toml", "--out", "run")
+    assert (report["steps"], report["max_age"]) == (4, 0)
+    # The learner's log probabilities of a token would differ if the replica served older weights,
+    # or those of its start.
     learned = [line["update"] for line in lines(tmp_path / "run/steps.jsonl")]
     measured = [update for update in learned if update["kl"] is not None]
-    assert len(measured) > 1, "there was nothing to learn"
+    assert len(measured) > 1, "there was nothing to learn in these steps"
     for update in measured:
         assert update["kl"] == pytest.approx(0.0, abs=1e-6)
         assert update["weight_mean"] == pytest.approx(1.0, abs=1e-4)
-    serve_the_last(replicas, tmp_path / "run", 4)
+    check_served_weights(replicas, tmp_path / "run", 4)
     (left,) = (tmp_path / "run/weights").glob("0.*")
-    assert left.name.startswith("0.4-"), "servers have no use for the one before"
+    assert left.name.startswith("0.4-"), "the weights of earlier versions are removed"
     process = start("resume", "run")
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
@@ -157,19 +150,19 @@ def test_a_training_survives_its_own_restart_and_that_of_a_replica(
     replicas[0].process.kill()
     replicas[0].process.wait()
     replicas[0].start()
-    # What a kill in mid-write leaves.
+    # A kill during a write leaves such a folder.
     (folder,) = (tmp_path / "shared").iterdir()
     (folder / "0.9-00000000.part").mkdir()
-    told = to_the_end(start, "resume", "run")
-    assert list((tmp_path / "shared").iterdir()) == [folder], "a run that goes on takes another"
+    report = run_to_end(start, "resume", "run")
+    assert list((tmp_path / "shared").iterdir()) == [folder], "the resumed run uses the same folder"
     left, current = sorted(path.name.split("-")[0] for path in folder.iterdir())
-    # A kill in mid-step begins a new lineage; one between two steps does not.
+    # A resume begins a new lineage only after a kill during a step, not between steps.
     assert left in ("0.8", "1.8") and current == "current.json"
-    assert told["steps"] == 8
-    assert told["max_age"] <= told["eta"]
-    serve_the_last(replicas, run, 8)
+    assert report["steps"] == 8
+    assert report["max_age"] <= report["eta"]
+    check_served_weights(replicas, run, 8)
     chosen = prompts(run)
-    assert len(chosen) == len(set(chosen)) == 16, "nothing twice"
+    assert len(chosen) == len(set(chosen)) == 16, "a prompt was used twice"
     assert make_report(run, check=True, task=None).problems == []
 
 
@@ -186,7 +179,7 @@ def test_a_restarted_replica_gets_the_current_weights(
     replicas[1].start()
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
-    told = json.loads(out)
-    assert told["steps"] == 8
-    assert told["max_age"] <= told["eta"]
-    serve_the_last(replicas, run, 8)
+    report = json.loads(out)
+    assert report["steps"] == 8
+    assert report["max_age"] <= report["eta"]
+    check_served_weights(replicas, run, 8)

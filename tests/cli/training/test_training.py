@@ -34,7 +34,7 @@ def tasks(write_task: WriteTask, tmp_path: Path) -> None:
 
 
 def edit(file: Path, **values: object) -> None:
-    """Change keys of a config, wherever they stand."""
+    """Change keys of a config, in any of its tables."""
     text = file.read_text()
     for key, value in values.items():
         text, changed = re.subn(rf"(?m)^{key} =.*$", f"{key} = {json.dumps(value)}", text)
@@ -50,7 +50,8 @@ def test_a_training_prints_its_progress_and_its_result(
     with config.open("a") as file:
         file.write('[evaluation]\ntasks = "heldout"\nevery = 2\n[metrics]\ntensorboard = true\n')
     grader = tmp_path / "heldout/c/tests/test.sh"
-    grader.write_text(grader.read_text().replace("\n", "\nsleep 2\n", 1))  # longer than a refresh
+    # Longer than the poll interval of the progress output, which names the evaluation.
+    grader.write_text(grader.read_text().replace("\n", "\nsleep 2\n", 1))
     process = start("run", "night.toml", "--out", "run")
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
@@ -67,10 +68,10 @@ def test_a_training_prints_its_progress_and_its_result(
     assert [line["step"] for line in lines(run / "steps.jsonl")] == [1, 2, 3, 4]
     assert [line["step"] for line in lines(run / "heldout.jsonl")] == [0, 2, 4]
     assert list((run / "tensorboard").iterdir())
-    told = json.loads((run / "summary.json").read_text())
+    report = json.loads((run / "summary.json").read_text())
     wanted = {"heldout_before", "heldout_after", "steps", "max_age", "eta", "graded", "void"}
-    assert wanted | {"quarantined", "seconds"} <= told.keys()
-    assert told["max_age"] <= told["eta"] == 2
+    assert wanted | {"quarantined", "seconds"} <= report.keys()
+    assert report["max_age"] <= report["eta"] == 2
     shown, err = start("status", "run").communicate(timeout=SECONDS)
     heads, *steps = (
         line.split()
@@ -79,7 +80,7 @@ def test_a_training_prints_its_progress_and_its_result(
     )
     assert heads[:4] == ["step", "reward", "held-out", "flat"], err
     assert [step[0] for step in steps] == ["1", "2", "3", "4"]
-    # The last checkpoint is a model like any other.
+    # The last checkpoint is a loadable model with new weights.
     weights = final_weights(run)
     assert any(not torch.equal(weights[n], t) for n, t in first_weights(tmp_path).items())
     assert marked(mark) == {}
@@ -128,7 +129,7 @@ def test_a_second_signal_ends_a_training_at_once_without_leftovers(
     process = start("run", "night.toml", "--out", "run")
     wait_for(lambda: list((tmp_path / "run/trials").glob("*/agent")), process)
     process.send_signal(signal.SIGTERM)
-    # Two that come before the first is heard are one.
+    # Two signals count as one if the second arrives before the first is handled.
     assert process.stderr is not None
     assert any("stopping:" in line for line in process.stderr)
     process.send_signal(signal.SIGTERM)
@@ -163,11 +164,11 @@ def test_resume_names_the_steps_that_it_repeats(
     process = start("resume", "run", "--json")
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, out + err
-    assert "repeated" not in err, "nothing was undone"
+    assert "repeated" not in err, "no step was undone"
 
 
 def out_of_memory(monkeypatch: pytest.MonkeyPatch) -> str:
-    """In the third step."""
+    """The third step runs out of memory."""
     calls, real = iter(range(1, 100)), torch.nn.utils.clip_grad_norm_
 
     def clip(*args: Any, **named: Any) -> torch.Tensor:
@@ -180,7 +181,7 @@ def out_of_memory(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> str:
-    """In the third step, which does not concern the training itself."""
+    """The disk is full after the third step, when its line is written to steps.jsonl."""
     real = StepsFile.write
 
     def write(self: StepsFile, step: Step, *, is_complete: bool) -> None:
@@ -201,7 +202,7 @@ def test_a_failed_training_keeps_its_steps_and_prints_reason_and_remedy(
     capsys: pytest.CaptureFixture[str],
     fault: Callable[[pytest.MonkeyPatch], str],
 ):
-    # With a reference every step has something to learn.
+    # With a KL penalty every step makes an update, even if all rewards are equal.
     training = {"checkpoint_every": 100, "kl": 0.01}
     write_training(tmp_path, training=training, steps=4)
     run = tmp_path / "run"
@@ -212,11 +213,11 @@ def test_a_failed_training_keeps_its_steps_and_prints_reason_and_remedy(
     assert code == 3, err
     assert f"plimsoll: {why}" in err.splitlines()[-1]
     assert f"continue: plimsoll resume {run}" in err
-    told = json.loads(out)
-    assert (told["done"], told["steps"]) == (False, 2)
-    assert told["ended"].startswith(why)
+    report = json.loads(out)
+    assert (report["done"], report["steps"]) == (False, 2)
+    assert report["ended"].startswith(why)
     status = json.loads((run / "status.json").read_text())
-    assert (status["state"], status["why"]) == ("ended", told["ended"])
+    assert (status["state"], status["why"]) == ("ended", report["ended"])
     assert run.joinpath("training.png").read_bytes().startswith(b"\x89PNG")
     (kept,) = (run / "checkpoints").glob("*.json")
     assert kept.stem == ("v0-00000002" if fault is out_of_memory else "v0-00000003")
@@ -237,15 +238,15 @@ def test_two_ranks_train_like_one(tasks: None, start: Start, tmp_path: Path, mar
         process = start("run", "night.toml", "--out", name, "--json", python=python)
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == 0, out + err
-        assert json.loads(out)["steps"] == 2, "one of them alone prints"
+        assert json.loads(out)["steps"] == 2, "only one rank prints"
     two = final_weights(tmp_path / "two")
     for name, tensor in final_weights(tmp_path / "one").items():
         torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
     assert marked(mark) == {}
 
 
-def refused(folder: Path, **training: object) -> str:
-    """What is said of a training that cannot begin. Nothing of it is left."""
+def start_error(folder: Path, **training: object) -> str:
+    """The error message of a training that cannot start. Checks that no run directory is left."""
     write_training(folder, training=training)
     with pytest.raises(PlimsollError) as error:
         start_run(folder / "night.toml", out=folder / "run", keep_going=False, as_json=False)
@@ -254,9 +255,9 @@ def refused(folder: Path, **training: object) -> str:
 
 
 def test_an_unusable_model_is_named_with_a_remedy(tasks: None, tmp_path: Path):
-    assert "there is no folder" in refused(tmp_path, model="nowhere")
-    assert "config.json" in refused(tmp_path, model="tasks")
-    assert 'the policy "tiny" has its own model' in refused(tmp_path, policy="tiny")
+    assert "there is no folder" in start_error(tmp_path, model="nowhere")
+    assert "config.json" in start_error(tmp_path, model="tasks")
+    assert 'the policy "tiny" has its own model' in start_error(tmp_path, policy="tiny")
     write_training(tmp_path)
     text = (tmp_path / "night.toml").read_text().replace('model = "model"\n', "")
     (tmp_path / "night.toml").write_text(text)
@@ -264,7 +265,7 @@ def test_an_unusable_model_is_named_with_a_remedy(tasks: None, tmp_path: Path):
         start_run(tmp_path / "night.toml", out=tmp_path / "run", keep_going=False, as_json=False)
     plain = make_model(tmp_path / "plain")
     (plain / "chat_template.jinja").unlink()
-    assert "has no chat template" in refused(tmp_path, model="plain")
+    assert "has no chat template" in start_error(tmp_path, model="plain")
 
 
 def test_a_checkpoint_of_another_model_is_refused(

@@ -1,4 +1,4 @@
-"""The output of evaluations: honest figures, and texts that cannot move the cursor."""
+"""The output of evaluations: exact figures, and texts whose escapes cannot move the cursor."""
 
 from io import StringIO
 from pathlib import Path
@@ -41,8 +41,8 @@ def test_escapes_in_grader_output_cannot_move_the_cursor():
     assert plain("größer · [bold]x[/bold]") == "größer · [bold]x[/bold]"
 
 
-class Shown:
-    """As much of an evaluation as is shown."""
+class ShownEvaluation:
+    """The attributes of an evaluation that its views read."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
@@ -54,8 +54,8 @@ class Shown:
 
 
 @pytest.fixture
-def evaluation(tmp_path: Path) -> Shown:
-    return Shown(RunDirectory(tmp_path / "run"))
+def evaluation(tmp_path: Path) -> ShownEvaluation:
+    return ShownEvaluation(RunDirectory(tmp_path / "run"))
 
 
 def void_row(reason: str) -> Row:
@@ -72,7 +72,7 @@ def void_row(reason: str) -> Row:
     )
 
 
-def shown(evaluation: Shown, tmp_path: Path) -> str:
+def shown(evaluation: ShownEvaluation, tmp_path: Path) -> str:
     console = Console(file=StringIO(), width=200, markup=False, highlight=False)
     directory = RunDirectory(tmp_path / "run")
     summary = evaluation.tally.summary(tasks=1, seconds=1.0)
@@ -82,21 +82,21 @@ def shown(evaluation: Shown, tmp_path: Path) -> str:
     return console.file.getvalue()
 
 
-def test_without_graded_trials_no_mean_is_shown(evaluation: Shown, tmp_path: Path):
+def test_without_graded_trials_no_mean_is_shown(evaluation: ShownEvaluation, tmp_path: Path):
     evaluation.tally.add(void_row("no reward was written"))
     assert progress_line(evaluation) == "1/0 trials · graded 0 · void grader 1"
     table = shown(evaluation, tmp_path).splitlines()
     assert table[1].split() == ["a", "0/1", "–", "grader", "1"]
 
 
-def test_a_reason_is_shown_without_escapes(evaluation: Shown, tmp_path: Path):
+def test_a_reason_is_shown_without_escapes(evaluation: ShownEvaluation, tmp_path: Path):
     evaluation.tally.add(void_row("\x1b[31m[red]broken[/red]"))
     text = shown(evaluation, tmp_path)
     assert "\x1b" not in text
     assert "[red]broken[/red]" in text
 
 
-def test_the_live_view_has_its_bar_on_a_separate_line(evaluation: Shown):
+def test_the_live_view_has_its_bar_on_a_separate_line(evaluation: ShownEvaluation):
     console = Console(file=StringIO(), width=100, force_terminal=True)
     console.print(live(evaluation))
     assert isinstance(console.file, StringIO)
@@ -145,7 +145,9 @@ def test_on_a_narrow_terminal_every_column_and_figure_is_whole(width: int):
     assert max(map(len, (head, first, *more))) <= max(width, 58)
 
 
-def test_on_a_narrow_terminal_the_closing_table_names_every_task(evaluation: Shown, tmp_path: Path):
+def test_on_a_narrow_terminal_the_closing_table_names_every_task(
+    evaluation: ShownEvaluation, tmp_path: Path
+):
     row = void_row("no room")
     for cause in (Cause.GRADER, Cause.SANDBOX, Cause.TASK):
         evaluation.tally.add(msgspec.structs.replace(row, task="needs-internet", cause=cause))

@@ -26,8 +26,8 @@ class Letters:
     name = "letters"
     context = 1000
 
-    def __init__(self, says: str = "Hello.") -> None:
-        self.says = says
+    def __init__(self, answer_text: str = "Hello.") -> None:
+        self.answer_text = answer_text
         self.problem = ""
         self.fails_after: int | None = None
         self.go_on = asyncio.Event()
@@ -49,7 +49,7 @@ class Letters:
     ) -> AsyncGenerator[AnswerPiece, None]:
         del prompt, stream
         self.sampling.append(sampling)
-        ids = [*map(ord, self.says), END]
+        ids = [*map(ord, self.answer_text), END]
         try:
             for at, token in enumerate(ids):
                 await self.go_on.wait()

@@ -73,7 +73,7 @@ async def test_settings_reach_the_engine():
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "expected"),
     [
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
@@ -88,20 +88,20 @@ async def test_settings_reach_the_engine():
         ({"messages": [{"role": "robot", "content": ""}]}, "no robots"),
     ],
 )
-async def test_unsupported_features_are_refused_by_name(asked, said):
+async def test_unsupported_features_are_refused_by_name(asked, expected):
     async with served(Letters()) as client:
         for stream in (False, True):
             status, body = await client.ask(stream=stream, **asked)
             assert status == 400
-            assert said in body["error"]["message"]
+            assert expected in body["error"]["message"]
             assert body["error"]["code"] == 400
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"messages": [{]}'])
 async def test_an_invalid_body_is_a_400(body):
     async with served(Letters()) as client:
-        status, told = await client.send(body)
-    assert (status, told["error"]["type"]) == (400, "BadRequestError")
+        status, answer = await client.send(body)
+    assert (status, answer["error"]["type"]) == (400, "BadRequestError")
 
 
 async def test_a_conversation_that_is_too_long_is_refused_in_a_form_the_gateway_recognizes():
@@ -203,12 +203,12 @@ async def test_calls_of_tools_that_were_offered_are_found(stream):
         if stream:
             pieces = [event["choices"][0] for event in await streamed(client, tools=TOOLS)]
             text = "".join(piece["delta"].get("content", "") for piece in pieces)
-            said, finish = pieces[-1]["delta"], pieces[-1]["finish_reason"]
+            message, finish = pieces[-1]["delta"], pieces[-1]["finish_reason"]
         else:
             choice = (await client.ask(tools=TOOLS))[1]["choices"][0]
-            said, finish = choice["message"], choice["finish_reason"]
-            text = said["content"]
-    (call,) = said["tool_calls"]
+            message, finish = choice["message"], choice["finish_reason"]
+            text = message["content"]
+    (call,) = message["tool_calls"]
     assert (text, finish) == ("So.", "tool_calls")
     assert call["function"] == {"name": "now", "arguments": '{"b": 1,"a":"é"}'}
     assert call["id"].startswith("call_")

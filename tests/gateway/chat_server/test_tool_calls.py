@@ -43,10 +43,10 @@ def test_invalid_calls_stay_text(text):
 @pytest.mark.parametrize("cut", [1, 3, 7, 100])
 def test_a_stream_passes_text_at_once_and_calls_at_the_end(text, cut):
     speech = StreamedText(tools=True)
-    told = "".join(speech.add(text[at : at + cut]) for at in range(0, len(text), cut))
+    emitted = "".join(speech.add(text[at : at + cut]) for at in range(0, len(text), cut))
     rest, calls = speech.end()
     whole = read_calls(text)
-    assert told + rest == whole[0]
+    assert emitted + rest == whole[0]
     assert [call.name for call in calls] == [call.name for call in whole[1]]
-    assert "<tool_call>" not in told
+    assert "<tool_call>" not in emitted
     assert speech.text == text

@@ -25,8 +25,8 @@ def test_an_invalid_version_is_refused(text):
 
 
 def whole(**choice: Any) -> bytes:
-    said = {"message": {"content": "abc"}, "finish_reason": "stop", "token_ids": [1, 2, 3]}
-    return json.dumps({"choices": [{**said, **choice}], "prompt_token_ids": [9]}).encode()
+    fields = {"message": {"content": "abc"}, "finish_reason": "stop", "token_ids": [1, 2, 3]}
+    return json.dumps({"choices": [{**fields, **choice}], "prompt_token_ids": [9]}).encode()
 
 
 def test_versions_of_a_whole_answer_are_parsed():

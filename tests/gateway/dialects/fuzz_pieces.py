@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["VALID", "any_json", "spoilt"]
+__all__ = ["VALID", "any_json", "corrupted_body"]
 
 _SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
 _IMAGE = "data:image/png;base64,AAAA"
@@ -207,7 +207,7 @@ def _at(value: Any, way: Sequence[str | int]) -> Any:
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, dialect: str) -> bytes:
+def corrupted_body(draw: st.DrawFn, dialect: str) -> bytes:
     """A valid body with one or two values removed, replaced, moved, duplicated or malformed."""
     body = deepcopy(VALID[dialect])
     odd = b"null"

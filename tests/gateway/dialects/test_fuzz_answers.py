@@ -25,7 +25,7 @@ from plimsoll.gateway.dialects.protocol import STATUSES, Dialect
 from plimsoll.gateway.dialects.registry import CHAT, MESSAGES, RESPONSES
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 
-Said = list[tuple[Any, ...]]
+Content = list[tuple[Any, ...]]
 
 texts = st.text(max_size=12)
 arguments = texts | st.dictionaries(texts, texts | st.integers(), max_size=2).map(json.dumps)
@@ -91,7 +91,7 @@ ANTHROPIC = anthropic.Anthropic(base_url="http://gateway", api_key="k", http_cli
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]
 
 
-def chat_said(got: Any) -> Said:
+def chat_content(got: Any) -> Content:
     type(got).model_validate(got.model_dump())
     [choice] = got.choices
     calls = [
@@ -101,54 +101,54 @@ def chat_said(got: Any) -> Said:
     return [(choice.finish_reason, choice.message.content or ""), *calls]
 
 
-def chat_whole() -> Said:
-    return chat_said(OPENAI.chat.completions.create(model="m", messages=ASKED))
+def chat_whole() -> Content:
+    return chat_content(OPENAI.chat.completions.create(model="m", messages=ASKED))
 
 
-def chat_streamed() -> Said:
+def chat_streamed() -> Content:
     state = ChatCompletionStreamState()
     for chunk in OPENAI.chat.completions.create(model="m", messages=ASKED, stream=True):
         state.handle_chunk(chunk)
-    return chat_said(state.current_completion_snapshot)
+    return chat_content(state.current_completion_snapshot)
 
 
-def responses_said(got: Any) -> Said:
+def responses_content(got: Any) -> Content:
     openai.types.responses.Response.model_validate(got.model_dump(warnings=False))
-    said: Said = [(got.status, got.incomplete_details and got.incomplete_details.reason)]
-    said.append(got.usage and (got.usage.input_tokens, got.usage.total_tokens))
+    content: Content = [(got.status, got.incomplete_details and got.incomplete_details.reason)]
+    content.append(got.usage and (got.usage.input_tokens, got.usage.total_tokens))
     for item in got.output:
         fields = item.model_dump(exclude={"id", "parsed_arguments"}, warnings=False)
         for part in fields.get("content") or ():
             part.pop("parsed", None)
-        said.append((fields,))
-    return said
+        content.append((fields,))
+    return content
 
 
-def responses_whole() -> Said:
-    return responses_said(OPENAI.responses.create(model="m", input="hello"))
+def responses_whole() -> Content:
+    return responses_content(OPENAI.responses.create(model="m", input="hello"))
 
 
-def responses_streamed() -> Said:
+def responses_streamed() -> Content:
     with OPENAI.responses.stream(model="m", input="hello") as stream:
         *_, last = stream
     assert last.type in ("response.completed", "response.incomplete")
-    return responses_said(last.response)
+    return responses_content(last.response)
 
 
-def messages_said(got: Any) -> Said:
+def messages_content(got: Any) -> Content:
     anthropic.types.Message.model_validate(got.model_dump())
     blocks = [(block.model_dump(exclude={"parsed_output"}),) for block in got.content]
     return [(got.stop_reason, got.usage.output_tokens), *blocks]
 
 
-def messages_whole() -> Said:
+def messages_whole() -> Content:
     got = ANTHROPIC.messages.create(model="m", max_tokens=9, messages=ASKED)
-    return messages_said(got)
+    return messages_content(got)
 
 
-def messages_streamed() -> Said:
+def messages_streamed() -> Content:
     with ANTHROPIC.messages.stream(model="m", max_tokens=9, messages=ASKED) as stream:
-        return messages_said(stream.get_final_message())
+        return messages_content(stream.get_final_message())
 
 
 @pytest.mark.parametrize(
@@ -164,22 +164,22 @@ def messages_streamed() -> Said:
 @given(answer=answers(), cut=cuts(), size=st.integers(1, 4))
 def test_every_transport_carries_the_same_content(
     dialect: Dialect,
-    whole: Callable[[], Said],
-    streamed: Callable[[], Said],
+    whole: Callable[[], Content],
+    streamed: Callable[[], Content],
     answer: Answer,
     cut: Callable[[str], list[str]],
     size: int,
 ):
     request = dialect.read(json.dumps(VALID[dialect.name]).encode())
     LINE.carry(dialect.write(request, answer), "application/json")
-    said = whole()
+    content = whole()
     LINE.carry(dialect.stream(request).whole(answer), "text/event-stream")
-    assert streamed() == said
+    assert streamed() == content
     stream = dialect.stream(request)
     pieces = [stream.start()]
     pieces += [stream.chunks(some) for some in together(chunks_of(answer, cut=cut), size)]
     LINE.carry(b"".join([*pieces, stream.end(answer)]), "text/event-stream")
-    assert streamed() == said
+    assert streamed() == content
 
 
 commands = st.fixed_dictionaries(

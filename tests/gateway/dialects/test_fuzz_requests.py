@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fuzz_pieces import VALID, any_json, spoilt
+from fuzz_pieces import VALID, any_json, corrupted_body
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_pieces import an_answer
@@ -26,8 +26,8 @@ fuzzed = settings(
 )
 
 
-def take(dialect: Dialect, body: bytes) -> bool:
-    """Whether the body is accepted. All results must be valid JSON."""
+def is_accepted(dialect: Dialect, body: bytes) -> bool:
+    """True if the body is accepted. All results must be valid JSON."""
     try:
         request = dialect.read(body)
         for index in range(len(request.history)):
@@ -36,15 +36,15 @@ def take(dialect: Dialect, body: bytes) -> bool:
     except Refusal as refusal:
         msgspec.json.decode(dialect.refuse(refusal))
         return False
-    assert isinstance(strictly(request.messages), list)
+    assert isinstance(parse_strictly(request.messages), list)
     for raw in (request.tools or b"null", *request.settings.values()):
-        strictly(raw)
+        parse_strictly(raw)
     msgspec.json.decode(dialect.write(request, an_answer("hello", reasoning="hm")))
     dialect.stream(request).whole(an_answer("hello", reasoning="hm"))
     return True
 
 
-def strictly(raw: bytes | msgspec.Raw) -> Any:
+def parse_strictly(raw: bytes | msgspec.Raw) -> Any:
     """Parse as an upstream does; no server accepts more than Python does."""
 
     def constant(name: str) -> Any:
@@ -55,33 +55,33 @@ def strictly(raw: bytes | msgspec.Raw) -> Any:
 
 @each_dialect
 def test_a_valid_body_is_accepted(dialect: Dialect):
-    assert take(dialect, json.dumps(VALID[dialect.name]).encode())
+    assert is_accepted(dialect, json.dumps(VALID[dialect.name]).encode())
 
 
 @each_dialect
 @fuzzed
 @given(data=st.data())
 def test_a_mutated_body_gets_a_request_or_a_refusal(dialect: Dialect, data: st.DataObject):
-    take(dialect, data.draw(spoilt(dialect.name)))
+    is_accepted(dialect, data.draw(corrupted_body(dialect.name)))
 
 
 @each_dialect
 @fuzzed
 @given(body=any_json)
 def test_any_json_gets_a_request_or_a_refusal(dialect: Dialect, body: Any):
-    take(dialect, json.dumps(body).encode())
+    is_accepted(dialect, json.dumps(body).encode())
 
 
 @each_dialect
 @fuzzed
 @given(data=st.data())
 def test_any_bytes_get_a_request_or_a_refusal(dialect: Dialect, data: st.DataObject):
-    take(dialect, data.draw(st.binary(max_size=40)))
+    is_accepted(dialect, data.draw(st.binary(max_size=40)))
     good = json.dumps(VALID[dialect.name]).encode()
     at = data.draw(st.integers(0, len(good) - 1))
     junk = data.draw(st.binary(max_size=4))
-    assert not take(dialect, good[:at])
-    take(dialect, good[:at] + junk + good[at + len(junk) :])
+    assert not is_accepted(dialect, good[:at])
+    is_accepted(dialect, good[:at] + junk + good[at + len(junk) :])
 
 
 @each_dialect
@@ -89,8 +89,8 @@ def test_any_bytes_get_a_request_or_a_refusal(dialect: Dialect, data: st.DataObj
 def test_an_endlessly_nested_body_is_refused(dialect: Dialect, depth: int):
     for opens, closes in ((b"[", b"]"), (b'{"a":', b"}")):
         for inner in (b"1", b""):
-            assert not take(dialect, opens * depth + inner + closes * depth)
-            assert not take(dialect, opens * depth)
+            assert not is_accepted(dialect, opens * depth + inner + closes * depth)
+            assert not is_accepted(dialect, opens * depth)
 
 
 _UNIT: dict[str, tuple[str, Any]] = {
@@ -109,7 +109,7 @@ def test_reading_takes_time_in_proportion_to_the_body(dialect: Dialect):
 
         def once() -> float:
             began = process_time()
-            take(dialect, body)
+            is_accepted(dialect, body)
             return process_time() - began
 
         return min(once() for _ in range(3))

@@ -99,7 +99,7 @@ bodies = st.fixed_dictionaries(
 )
 
 
-def take(dialect: Any, body: bytes) -> None:
+def read_or_refuse(dialect: Any, body: bytes) -> None:
     try:
         request = dialect.read(body)
         for index in range(len(request.history)):
@@ -114,7 +114,7 @@ def take(dialect: Any, body: bytes) -> None:
 @settings(deadline=None, max_examples=150)
 @given(body=bodies)
 def test_any_body_gets_a_request_or_a_refusal(dialect: Any, body: Any):
-    take(dialect, json.dumps(body).encode())
+    read_or_refuse(dialect, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

@@ -39,9 +39,9 @@ def test_invalid_bytes_are_rejected_quickly(start: bytes):
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_a_history_with_a_lone_surrogate_is_answered(path: str):
-    said = [{"role": "user", "content": f"cut {FIRST}"}]
+    conversation = [{"role": "user", "content": f"cut {FIRST}"}]
     field = "input" if path.endswith("responses") else "messages"
-    request = DIALECTS[path].read(json.dumps({"model": "m", field: said}).encode())
+    request = DIALECTS[path].read(json.dumps({"model": "m", field: conversation}).encode())
     assert request.history.message(0).text == "cut \ufffd"
     (sent,) = json.loads(bytes(request.messages))
     assert sent["content"] == "cut \ufffd"

@@ -31,7 +31,7 @@ from plimsoll.gateway.upstreams.scripted.server import serve_script
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 ENDS = (b"[DONE]", b"response.completed", b"message_stop")
-"""The bytes that tell an agent that its answer is complete, in each dialect."""
+"""The bytes that mark an answer as complete, in each dialect."""
 both_ways = pytest.mark.parametrize("stream", [False, True])
 
 
@@ -61,11 +61,11 @@ async def test_the_openai_client_is_served(tmp_path):
             whole = await client.chat.completions.create(model="m", messages=HELLO)
             assert whole.choices[0].message.content == "heard hello"
             assert whole.model == "m"
-            said = ""
+            content = ""
             stream = await client.chat.completions.create(model="m", messages=HELLO, stream=True)
             async for chunk in stream:
-                said += chunk.choices[0].delta.content or ""
-            assert said == "heard hello"
+                content += chunk.choices[0].delta.content or ""
+            assert content == "heard hello"
             response = await client.responses.create(model="m", input="again")
             assert response.output_text == "heard again"
             assert [model.id async for model in await client.models.list()] == ["policy"]
@@ -106,7 +106,7 @@ async def test_pieces_are_sent_as_they_arrive(served: ServedSession, stepped: St
 async def test_an_exchange_is_recorded_before_the_end_of_its_stream_is_sent(
     served: ServedSession, stepped: Stepped, path: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """The agent is told that its answer is complete only after it is in the file."""
+    """The agent receives the end of its answer only after the answer is in the file."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -228,7 +228,7 @@ async def test_buffered_pieces_keep_the_version_that_generated_them(tmp_path):
             with contextlib.suppress(TimeoutError):  # the system's buffers may be too small for it
                 await eventually(lambda: not server.in_flight, 3)
             gate.resume(Version(0, 1))
-            raw.go_on()
+            raw.resume()
             await raw.until(b"[DONE]")
             (exchange,) = (await served.read()).exchanges
         await gate.close()

@@ -154,8 +154,8 @@ async def test_invalid_http_is_refused_or_disconnected(tmp_path: Path, caplog):
             raw = await connected(served)
             raw.send(data)
             with contextlib.suppress(ConnectionError):
-                said = await raw.reader.read(100)
-                assert not said or b" 500 " not in said
+                answer = await raw.reader.read(100)
+                assert not answer or b" 500 " not in answer
             raw.cut()
         assert (await served.ask())[0] == 200
         assert served.gateway.metrics.internal == 0

@@ -25,9 +25,9 @@ def _post(served: ServedSession, path: str, body: bytes, encoding: str = "") -> 
         headers["Content-Encoding"] = encoding
     client.request("POST", f"/{root}{path}", body, headers)
     reply = client.getresponse()
-    said = reply.status, reply.read()
+    answer = reply.status, reply.read()
     client.close()
-    return said
+    return answer
 
 
 def _many(path: str, count: int) -> bytes:
@@ -46,13 +46,13 @@ async def test_a_large_body_is_parsed_outside_the_event_loop(
 ):
     body = _many(path, 6_000)
     sent = gzip.compress(body) if encoding else body
-    all_of_it, of_loop = time.process_time(), time.thread_time()
-    status, said = await asyncio.to_thread(_post, served, path, sent, encoding)
+    process_seconds, of_loop = time.process_time(), time.thread_time()
+    status, answer = await asyncio.to_thread(_post, served, path, sent, encoding)
     of_loop = time.thread_time() - of_loop
-    all_of_it = time.process_time() - all_of_it
-    assert status == 400, said
+    process_seconds = time.process_time() - process_seconds
+    assert status == 400, answer
     # The event loop itself only receives the bytes.
-    assert of_loop < all_of_it / 3
+    assert of_loop < process_seconds / 3
 
 
 @PATHS
@@ -63,10 +63,10 @@ async def test_millions_of_messages_in_a_small_body_are_refused(
     empty = b'{"role":"user","content":""}'
     body = json.dumps({**ENDPOINTS[path], name: []}).encode()
     body = body.replace(b"[]", b"[" + b",".join([empty] * 1_000_000) + b"]")
-    status, said = await asyncio.to_thread(_post, served, path, gzip.compress(body), "gzip")
+    status, answer = await asyncio.to_thread(_post, served, path, gzip.compress(body), "gzip")
     assert status == 413
-    assert b"JSON values" in said
-    error = json.loads(said)["error"]
+    assert b"JSON values" in answer
+    error = json.loads(answer)["error"]
     if path == "/v1/messages":
         assert error["type"] == "request_too_large"
     else:

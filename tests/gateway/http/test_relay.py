@@ -140,16 +140,16 @@ async def test_several_requests_use_one_connection(served: ServedSession, steppe
         await eventually(lambda: relaying.over == 1)
 
 
-@pytest.mark.parametrize("said", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("sent", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
 async def test_a_connection_without_a_request_is_closed(
-    stepped, tmp_path, monkeypatch, said: bytes
+    stepped, tmp_path, monkeypatch, sent: bytes
 ):
     monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(gateway_module, "MAINTENANCE_SECONDS", 0.05)
     async with serving(stepped, tmp_path) as served, RelayingSocket(served.gateway) as relaying:
         for port in (relaying.port, served.gateway.port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(said)
+            writer.write(sent)
             with contextlib.suppress(ConnectionError):  # a reset, if not everything was read
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             writer.close()

@@ -71,9 +71,9 @@ async def test_a_compressed_body_is_read(served: ServedSession, stepped: Stepped
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_a_body_that_cannot_be_decompressed_is_a_bad_request(served, stepped, encoding, body):
-    status, said = await _post(served, body, Content_Encoding=encoding)
+    status, answer = await _post(served, body, Content_Encoding=encoding)
     assert status == 400
-    assert b"error" in said
+    assert b"error" in answer
     assert stepped.calls == []
 
 
@@ -87,11 +87,11 @@ async def test_a_decompression_bomb_is_refused_quickly(served: ServedSession, en
         packed = pack(b" " * (50 << 20))
     assert len(packed) < LIMIT
     tracemalloc.start()
-    status, said = await _post(served, packed, Content_Encoding=encoding)
+    status, answer = await _post(served, packed, Content_Encoding=encoding)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert status == 413
-    assert str(LIMIT).encode() in said
+    assert str(LIMIT).encode() in answer
     assert peak < 5 << 20
 
 
@@ -99,9 +99,9 @@ async def test_a_decompression_bomb_is_refused_quickly(served: ServedSession, en
 async def test_a_body_with_a_too_large_content_length_is_not_read(served: ServedSession, path: str):
     raw = await connected(served)
     raw.send(raw.head(path, 100 << 20))
-    said = await raw.until(b"error")
-    assert said.startswith(b"HTTP/1.1 413")
-    assert b"Connection: close" in said
+    answer = await raw.until(b"error")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"Connection: close" in answer
     raw.cut()
     assert [trouble.what for trouble in (await served.read()).troubles] == ["too_large"]
 
@@ -138,9 +138,9 @@ async def test_a_body_that_does_not_arrive_times_out(served: ServedSession, monk
     monkeypatch.setattr(request_body, "READ_SECONDS", 0.2)
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": "m"')
-    said = await raw.until(b"error")
-    assert said.startswith(b"HTTP/1.1 400")
-    assert b"in time" in said
+    answer = await raw.until(b"error")
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"in time" in answer
     raw.cut()
 
 
@@ -177,8 +177,8 @@ async def test_a_body_over_the_budget_is_refused_as_retryable(served: ServedSess
     monkeypatch.setattr(request_body, "READ_SECONDS", 0.1)
     late = await connected(served)
     late.send(late.head("/v1/messages", 1000))
-    said = await late.until(b"error")
-    assert said.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in said
+    answer = await late.until(b"error")
+    assert answer.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in answer
     for raw in stalled:
         raw.cut()
     await eventually(lambda: not served.session.handlers)

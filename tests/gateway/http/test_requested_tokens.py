@@ -32,20 +32,20 @@ class Whole(ScriptedPolicy):
         return False
 
 
-def _said(body: bytes) -> list[dict[str, Any]]:
+def _objects(body: bytes) -> list[dict[str, Any]]:
     """The objects of an answer: one, or those of a stream."""
     if not body.startswith(b"data: "):
         return [json.loads(body)]
     return [json.loads(event[6:]) for event in body.decode().split("\n\n") if event[6:7] == "{"]
 
 
-def _ids(said: list[dict[str, Any]]) -> list[int]:
-    choices = [each["choices"][0] for each in said if each["choices"]]
+def _ids(objects: list[dict[str, Any]]) -> list[int]:
+    choices = [each["choices"][0] for each in objects if each["choices"]]
     return [token for choice in choices for token in choice.get("token_ids") or ()]
 
 
-def _logprobs(said: list[dict[str, Any]]) -> list[float]:
-    choices = [each["choices"][0] for each in said if each["choices"]]
+def _logprobs(objects: list[dict[str, Any]]) -> list[float]:
+    choices = [each["choices"][0] for each in objects if each["choices"]]
     found = [(choice.get("logprobs") or {}).get("content") or () for choice in choices]
     return [entry["logprob"] for entries in found for entry in entries]
 
@@ -60,14 +60,14 @@ async def test_agents_that_ask_get_the_recorded_tokens_and_others_get_none(
         status, body = await served.ask(CHAT, stream=stream, **asks)
         trajectory = await served.read()
     assert status == 200
-    said = _said(body)
+    objects = _objects(body)
     [exchange] = trajectory.exchanges
     assert exchange.tokens is not None
     recorded = [*trajectory.ids_of(exchange), *unpack_ids(exchange.tokens.answer)]
-    prompt = [token for each in said for token in each.get("prompt_token_ids") or ()]
-    assert [*prompt, *_ids(said)] == (recorded if asks.get("return_token_ids") else [])
+    prompt = [token for each in objects for token in each.get("prompt_token_ids") or ()]
+    assert [*prompt, *_ids(objects)] == (recorded if asks.get("return_token_ids") else [])
     logprobs = list(unpack_logprobs(exchange.tokens.logprobs))
-    assert _logprobs(said) == (logprobs if asks.get("logprobs") else [])
+    assert _logprobs(objects) == (logprobs if asks.get("logprobs") else [])
 
 
 FUNCTION = {"name": "f", "arguments": '"token_ids":[9]'}

@@ -72,12 +72,12 @@ async def test_uncounted_tokens_are_counted_by_their_ids(tmp_path, stepped: Step
 
 
 @every_path
-@pytest.mark.parametrize("begun", [False, True])
-async def test_waiting_clients_are_woken_when_time_is_over(tmp_path, stepped, path, begun):
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_waiting_clients_are_woken_when_time_is_over(tmp_path, stepped, path, streaming):
     async with serving(stepped, tmp_path) as served:
         opening, whole = served.start_stream(path), served.asking(path, 1)
         await stepped.call(1)
-        if begun:
+        if streaming:
             for step in stepped.calls:
                 say(step, "one")
             await eventually(opening.done)
@@ -85,7 +85,7 @@ async def test_waiting_clients_are_woken_when_time_is_over(tmp_path, stepped, pa
         async with asyncio.timeout(30):
             streamed, (status, body) = await asyncio.gather(opening, whole)
             events = await streamed.read()
-        assert (streamed.status, status) == (200 if begun else 400, 400)
+        assert (streamed.status, status) == (200 if streaming else 400, 400)
         assert b"0.3 s are over" in events
         assert b"0.3 s are over" in body
         assert all(step.cancelled for step in stepped.calls)

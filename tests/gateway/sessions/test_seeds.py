@@ -218,8 +218,8 @@ async def test_in_training_tools_are_called_without_a_grammar(tmp_path: Path, ch
 
 
 async def test_in_training_a_prefilled_answer_is_continued(tmp_path: Path):
-    begun = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}]
-    more = {"max_tokens": 9, "messages": begun}
+    prefilled = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}]
+    more = {"max_tokens": 9, "messages": prefilled}
     async with Policy() as policy:
         for plain in (False, True):
             (asked,) = await asked_of(
@@ -233,7 +233,7 @@ async def test_in_training_a_prefilled_answer_is_continued(tmp_path: Path):
 @pytest.mark.parametrize("name", ["kv_transfer_params", "bootstrap_host", "lora_path"])
 async def test_fields_that_name_a_host_or_a_file_are_refused(tmp_path: Path, path: str, name: str):
     async with serving(ScriptedPolicy(lambda _: "fine"), tmp_path) as served:
-        status, said = await served.ask(path, **{name: {"remote_host": "169.254.169.254"}})
-        assert status == 400, said
-        assert name in json.loads(said)["error"]["message"]
+        status, answer = await served.ask(path, **{name: {"remote_host": "169.254.169.254"}})
+        assert status == 400, answer
+        assert name in json.loads(answer)["error"]["message"]
         assert (await served.ask(path, 1, **{name: None}))[0] == 200

@@ -52,8 +52,8 @@ async def test_a_client_that_still_sends_its_body_is_answered(served: ServedSess
     await eventually(lambda: len(served.session.handlers) == 1)
     async with asyncio.timeout(30):
         await served.session.end()
-        said = await raw.until(b"ended")
-    assert said.startswith(b"HTTP/1.1 401")
+        answer = await raw.until(b"ended")
+    assert answer.startswith(b"HTTP/1.1 401")
     raw.cut()
 
 

@@ -31,11 +31,11 @@ class Agents:
     async def work(self, name: str, history: list[dict[str, str]], turns: int) -> None:
         async with asyncio.TaskGroup() as others:
             for turn in range(turns):
-                said = await self._ask(history)
+                answer = await self._ask(history)
                 result = f"{name} turn {turn} {self._chance.random()}"
                 history = [
                     *history,
-                    {"role": "assistant", "content": said},
+                    {"role": "assistant", "content": answer},
                     {"role": "user", "content": result},
                 ]
                 if turns > 3 and self._chance.random() < 0.3:
@@ -85,8 +85,8 @@ async def test_every_token_is_recorded_in_the_conversation_that_generated_it(tmp
 def _check(trajectory: Trajectory) -> None:
     for exchange in trajectory.exchanges:
         assert not exchange.untrainable
-        said = [{"role": m.role, "content": m.text} for m in trajectory.messages_of(exchange)]
-        asked = read_request(msgspec.Raw(msgspec.json.encode(said)), None)
+        messages = [{"role": m.role, "content": m.text} for m in trajectory.messages_of(exchange)]
+        asked = read_request(msgspec.Raw(msgspec.json.encode(messages)), None)
         assert trajectory.ids_of(exchange).tolist() == prompt_ids(asked)
         assert exchange.tokens is not None
         generated = answer_ids("", trajectory.answer_of(exchange).text, ())

@@ -24,8 +24,8 @@ def options(tmp_path: Path):
     return make
 
 
-async def said(options: Options, monkeypatch) -> dict[str, str]:
-    """The printed lines by their first word, while it serves."""
+async def printed_lines(options: Options, monkeypatch) -> dict[str, str]:
+    """The lines that the command prints while it serves, by their first word."""
     lines: list[str] = []
     monkeypatch.setattr(gateway.click, "echo", lines.append)
     serving = asyncio.create_task(gateway._serve(options))
@@ -33,11 +33,11 @@ async def said(options: Options, monkeypatch) -> dict[str, str]:
         await eventually(lambda: serving.done() or any("watch" in line for line in lines))
         if serving.done():
             serving.result()
-        told = dict(line.split(maxsplit=1) for line in lines)
-        root = told["gateway"].split()[0]
+        shown = dict(line.split(maxsplit=1) for line in lines)
+        root = shown["gateway"].split()[0]
         async with aiohttp.ClientSession() as client, client.get(f"{root}/healthz") as reply:
             assert reply.status == 200
-        return told
+        return shown
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
@@ -45,20 +45,20 @@ async def said(options: Options, monkeypatch) -> dict[str, str]:
 
 async def test_an_empty_admin_key_is_none(options, monkeypatch):
     monkeypatch.setenv(ADMIN_KEY, "")
-    told = await said(options(), monkeypatch)
-    assert told["admin"].split()[-1].startswith("sk-plimsoll-")
+    shown = await printed_lines(options(), monkeypatch)
+    assert shown["admin"].split()[-1].startswith("sk-plimsoll-")
     monkeypatch.setenv(ADMIN_KEY, "sesame")
-    told = await said(options(), monkeypatch)
-    assert told["admin"].split()[-1] == f"${ADMIN_KEY}"
+    shown = await printed_lines(options(), monkeypatch)
+    assert shown["admin"].split()[-1] == f"${ADMIN_KEY}"
 
 
 async def test_an_ipv6_address_is_shown_as_a_url(options, monkeypatch):
-    told = await said(options(host="::1"), monkeypatch)
-    assert told["gateway"].startswith("http://[::1]:")
+    shown = await printed_lines(options(host="::1"), monkeypatch)
+    assert shown["gateway"].startswith("http://[::1]:")
 
 
 async def test_a_read_only_folder_is_reported_at_once(options, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     for out in (tmp_path / "file" / "below", Path("/proc/nope")):
         with pytest.raises(UsageError, match=f"cannot be written to {out}: .*--out"):
-            await said(options(out=out), monkeypatch)
+            await printed_lines(options(out=out), monkeypatch)

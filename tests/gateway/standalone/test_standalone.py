@@ -28,7 +28,7 @@ from plimsoll.trajectories.trajectory_file import read_trajectory
 
 
 @dataclass(slots=True)
-class Desk:
+class AdminClient:
     """A standalone gateway, and its admin."""
 
     standalone: StandaloneGateway
@@ -53,13 +53,13 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def admin(tmp_path: Path) -> AsyncIterator[AdminClient]:
     upstream = Gate(ScriptedPolicy(lambda asked: f"heard {asked.last}"))
     async with (
         StandaloneGateway(upstream, tmp_path / "out", listen=Listen()) as standalone,
         aiohttp.ClientSession() as client,
     ):
-        yield Desk(standalone, client, tmp_path / "out")
+        yield AdminClient(standalone, client, tmp_path / "out")
 
 
 async def _ask(opened: dict[str, str]) -> str:
@@ -68,38 +68,38 @@ async def _ask(opened: dict[str, str]) -> str:
         return answer.choices[0].message.content or ""
 
 
-async def test_a_session_is_opened_used_and_ended(desk: Desk):
-    wanted = {"limits": {"turns": 1}, "about": {"task": "t"}, "model": "mine"}
-    status, opened = await desk.call("POST", "/sessions", wanted)
+async def test_a_session_is_opened_used_and_ended(admin: AdminClient):
+    settings = {"limits": {"turns": 1}, "about": {"task": "t"}, "model": "mine"}
+    status, opened = await admin.call("POST", "/sessions", settings)
     assert status == 201
     assert opened["model"] == "mine"
     assert opened["anthropic"] == opened["root"]
     assert await _ask(opened) == "heard hello"
     with pytest.raises(openai.BadRequestError, match="1 turns"):
         await _ask(opened)
-    status, told = await desk.call("GET", f"/sessions/{opened['id']}")
+    status, answer = await admin.call("GET", f"/sessions/{opened['id']}")
     assert status == 200
-    assert (told["exchanges"], told["ending"]) == (1, "budget")
-    assert "key" not in told
-    status, told = await desk.call("DELETE", f"/sessions/{opened['id']}")
+    assert (answer["exchanges"], answer["ending"]) == (1, "budget")
+    assert "key" not in answer
+    status, answer = await admin.call("DELETE", f"/sessions/{opened['id']}")
     assert status == 200
-    trajectory = read_trajectory(Path(told["trajectory"]))
+    trajectory = read_trajectory(Path(answer["trajectory"]))
     assert trajectory.opened.about == {"task": "t"}
     assert len(trajectory.exchanges) == 1
-    assert Path(told["trajectory"]).is_relative_to(desk.folder)
+    assert Path(answer["trajectory"]).is_relative_to(admin.folder)
     with pytest.raises(openai.AuthenticationError, match="ended"):
         await _ask(opened)
-    assert told["trajectory"] == opened["trajectory"]
+    assert answer["trajectory"] == opened["trajectory"]
     assert opened["id"] in Path(opened["trajectory"]).parent.name
     for method in ("GET", "DELETE"):
-        assert await desk.call(method, f"/sessions/{opened['id']}") == (200, told)
-    assert (told["ended"], told["closed"], told["ending"]) == (True, True, "budget")
+        assert await admin.call(method, f"/sessions/{opened['id']}") == (200, answer)
+    assert (answer["ended"], answer["closed"], answer["ending"]) == (True, True, "budget")
 
 
-async def test_a_session_can_be_opened_without_a_body(desk: Desk):
-    url = f"http://127.0.0.1:{desk.standalone.port}/sessions"
-    headers = {"Authorization": f"Bearer {desk.standalone.admin_key}"}
-    async with desk.client.post(url, headers=headers) as reply:
+async def test_a_session_can_be_opened_without_a_body(admin: AdminClient):
+    url = f"http://127.0.0.1:{admin.standalone.port}/sessions"
+    headers = {"Authorization": f"Bearer {admin.standalone.admin_key}"}
+    async with admin.client.post(url, headers=headers) as reply:
         assert reply.status == 201
         assert await _ask(await reply.json()) == "heard hello"
 
@@ -114,12 +114,12 @@ async def test_a_session_can_be_opened_without_a_body(desk: Desk):
         ("POST", "/policy"),
     ],
 )
-async def test_admin_calls_need_the_admin_key(desk: Desk, method: str, path: str):
-    _, opened = await desk.call("POST", "/sessions", {})
-    for key in ("wrong", opened["key"], desk.standalone.admin_key[:-1]):
-        assert (await desk.call(method, path, {}, key))[0] == 401
+async def test_admin_calls_need_the_admin_key(admin: AdminClient, method: str, path: str):
+    _, opened = await admin.call("POST", "/sessions", {})
+    for key in ("wrong", opened["key"], admin.standalone.admin_key[:-1]):
+        assert (await admin.call(method, path, {}, key))[0] == 401
     root = f"/s/{opened['id']}/v1/models"
-    assert (await desk.call("GET", root))[0] == 401  # the admin key does not open a session either
+    assert (await admin.call("GET", root))[0] == 401  # the admin key does not open a session either
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ async def test_admin_calls_need_the_admin_key(desk: Desk, method: str, path: str
         {"unknown": 1},
     ],
 )
-async def test_an_invalid_session_request_is_refused(desk: Desk, body: Any):
-    status, told = await desk.call("POST", "/sessions", body)
+async def test_an_invalid_session_request_is_refused(admin: AdminClient, body: Any):
+    status, answer = await admin.call("POST", "/sessions", body)
     assert status == 400
-    assert told["error"]["message"]
-    assert (await desk.metrics())["sessions_open"] == 0
+    assert answer["error"]["message"]
+    assert (await admin.metrics())["sessions_open"] == 0
 
 
 @pytest.mark.parametrize(
@@ -154,17 +154,17 @@ async def test_an_invalid_session_request_is_refused(desk: Desk, body: Any):
         ("GET", "/policy/x", 404),
     ],
 )
-async def test_other_calls_are_refused(desk: Desk, method: str, path: str, status: int):
-    assert (await desk.call(method, path))[0] == status
+async def test_other_calls_are_refused(admin: AdminClient, method: str, path: str, status: int):
+    assert (await admin.call(method, path))[0] == status
 
 
-async def test_metrics_count_what_happens(desk: Desk):
-    _, opened = await desk.call("POST", "/sessions", {})
+async def test_metrics_count_what_happens(admin: AdminClient):
+    _, opened = await admin.call("POST", "/sessions", {})
     for _ in range(3):
         await _ask(opened)
     with pytest.raises(openai.AuthenticationError):
         await _ask({**opened, "key": "wrong"})
-    figures = await desk.metrics()
+    figures = await admin.metrics()
     assert figures["sessions_open"] == figures["sessions_total"] == 1
     assert figures['requests_total{dialect="chat",outcome="ok"}'] == 3
     assert figures['requests_total{dialect="chat",outcome="unauthorized"}'] == 1
@@ -177,18 +177,18 @@ async def test_metrics_count_what_happens(desk: Desk):
     assert figures["resident_bytes"] > 1e6
 
 
-async def test_metrics_do_not_grow_with_sessions(desk: Desk):
-    _, opened = await desk.call("POST", "/sessions", {})
+async def test_metrics_do_not_grow_with_sessions(admin: AdminClient):
+    _, opened = await admin.call("POST", "/sessions", {})
     await _ask(opened)
-    before = set(await desk.metrics())
+    before = set(await admin.metrics())
     for _ in range(5):
-        _, opened = await desk.call("POST", "/sessions", {})
+        _, opened = await admin.call("POST", "/sessions", {})
         await _ask(opened)
-    assert set(await desk.metrics()) == before
+    assert set(await admin.metrics()) == before
 
 
 class Replicated(Stepped):
-    """An upstream whose replicas are up or down as the test says."""
+    """An upstream whose replicas are up or down as the test sets them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,19 +205,19 @@ async def test_health_reflects_the_replicas_and_the_event_loop(tmp_path: Path):
         StandaloneGateway(Gate(upstream), tmp_path, listen=Listen()) as standalone,
         aiohttp.ClientSession() as client,
     ):
-        desk = Desk(standalone, client, tmp_path)
-        status, told = await desk.call("GET", "/healthz")
-        assert (status, told["ok"]) == (200, True)
-        assert [replica["up"] for replica in told["replicas"]] == [True, False]
-        assert (await desk.metrics())['replica_up{replica="1"}'] == 0
+        admin = AdminClient(standalone, client, tmp_path)
+        status, answer = await admin.call("GET", "/healthz")
+        assert (status, answer["ok"]) == (200, True)
+        assert [replica["up"] for replica in answer["replicas"]] == [True, False]
+        assert (await admin.metrics())['replica_up{replica="1"}'] == 0
         upstream.up = [False, False]
-        status, told = await desk.call("GET", "/healthz")
-        assert (status, told["problem"]) == (503, "no replica of the policy is up")
+        status, answer = await admin.call("GET", "/healthz")
+        assert (status, answer["problem"]) == (503, "no replica of the policy is up")
         upstream.up = [True, True]
         standalone.gateway.metrics.last_maintenance = time.monotonic() - 60
-        status, told = await desk.call("GET", "/healthz")
+        status, answer = await admin.call("GET", "/healthz")
         assert status == 503
-        assert "lags" in told["problem"]
+        assert "lags" in answer["problem"]
 
 
 @pytest.mark.parametrize("key", ["", "wrong", "session"])
@@ -227,9 +227,9 @@ async def test_without_the_admin_key_health_names_no_server(tmp_path: Path, key:
         StandaloneGateway(Gate(upstream), tmp_path, listen=Listen()) as standalone,
         aiohttp.ClientSession() as client,
     ):
-        desk = Desk(standalone, client, tmp_path)
+        admin = AdminClient(standalone, client, tmp_path)
         if key == "session":
-            key = (await desk.call("POST", "/sessions"))[1]["key"]
+            key = (await admin.call("POST", "/sessions"))[1]["key"]
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         root = f"http://127.0.0.1:{standalone.port}"
         for up, status in (([True, False], 200), ([False, False], 503)):
@@ -247,51 +247,51 @@ async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
         StandaloneGateway(upstream, tmp_path, listen=Listen(), idle_seconds=0.1) as standalone,
         aiohttp.ClientSession() as client,
     ):
-        desk = Desk(standalone, client, tmp_path)
-        status, opened = await desk.call("POST", "/sessions", {})
+        admin = AdminClient(standalone, client, tmp_path)
+        status, opened = await admin.call("POST", "/sessions", {})
         assert status == 201
         await eventually(lambda: len(standalone.gateway.sessions) == 0)
         await _all_are_complete(tmp_path, 1)
-        status, told = await desk.call("GET", f"/sessions/{opened['id']}")
-        assert (status, told["ended"], told["closed"]) == (200, True, True)
-        assert told["trajectory"] == opened["trajectory"]
-        assert read_trajectory(Path(told["trajectory"])).opened.session == opened["id"]
+        status, answer = await admin.call("GET", f"/sessions/{opened['id']}")
+        assert (status, answer["ended"], answer["closed"]) == (200, True, True)
+        assert answer["trajectory"] == opened["trajectory"]
+        assert read_trajectory(Path(answer["trajectory"])).opened.session == opened["id"]
 
 
-async def test_only_the_latest_ended_sessions_are_remembered(desk: Desk, monkeypatch):
+async def test_only_the_latest_ended_sessions_are_remembered(admin: AdminClient, monkeypatch):
     monkeypatch.setattr(session_records, "MAX_ENDED", 2)
-    ids = [(await desk.call("POST", "/sessions", {}))[1]["id"] for _ in range(4)]
+    ids = [(await admin.call("POST", "/sessions", {}))[1]["id"] for _ in range(4)]
     for id in ids[:3]:
-        assert (await desk.call("DELETE", f"/sessions/{id}"))[0] == 200
-    found = [(await desk.call("GET", f"/sessions/{id}"))[0] for id in ids]
+        assert (await admin.call("DELETE", f"/sessions/{id}"))[0] == 200
+    found = [(await admin.call("GET", f"/sessions/{id}"))[0] for id in ids]
     assert found == [404, 200, 200, 200]
-    assert list(desk.standalone._records._paths) == ids[3:]
+    assert list(admin.standalone._records._paths) == ids[3:]
 
 
-async def test_sessions_out_of_time_are_ended(desk: Desk):
-    _, stays = await desk.call("POST", "/sessions", {})
-    await desk.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
-    sessions = desk.standalone.gateway.sessions
+async def test_sessions_out_of_time_are_ended(admin: AdminClient):
+    _, stays = await admin.call("POST", "/sessions", {})
+    await admin.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
+    sessions = admin.standalone.gateway.sessions
     await eventually(lambda: [each.id for each in sessions] == [stays["id"]])
-    await desk.call("DELETE", f"/sessions/{stays['id']}")
-    await _all_are_complete(desk.folder, 2)
+    await admin.call("DELETE", f"/sessions/{stays['id']}")
+    await _all_are_complete(admin.folder, 2)
 
 
-async def test_a_sessions_clock_stops_while_the_policy_is_paused(desk: Desk):
-    await desk.call("POST", "/policy", {"paused": True})
-    _, opened = await desk.call("POST", "/sessions", {"limits": {"seconds": 0.3}})
+async def test_a_sessions_clock_stops_while_the_policy_is_paused(admin: AdminClient):
+    await admin.call("POST", "/policy", {"paused": True})
+    _, opened = await admin.call("POST", "/sessions", {"limits": {"seconds": 0.3}})
     asking = asyncio.create_task(_ask(opened))
-    (session,) = desk.standalone.gateway.sessions
+    (session,) = admin.standalone.gateway.sessions
     await eventually(lambda: session.in_flight == 1)
     await asyncio.sleep(0.6)
     assert (session.out_of_time, session.silent_for) == (False, pytest.approx(0.0, abs=0.05))
-    await desk.call("POST", "/policy", {"paused": False})
+    await admin.call("POST", "/policy", {"paused": False})
     assert await asking == "heard hello"
-    await eventually(lambda: not list(desk.standalone.gateway.sessions))
+    await eventually(lambda: not list(admin.standalone.gateway.sessions))
 
 
 async def _all_are_complete(folder: Path, number: int) -> None:
-    """Whether all trajectories are closed: a session disappears before its trajectory is closed."""
+    """True once all trajectories are closed: a session disappears before its trajectory closes."""
     await eventually(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)
     paths = list(folder.glob("*/trajectory.jsonl.zst"))
     assert all(read_trajectory(path).complete for path in paths)
@@ -304,13 +304,13 @@ async def test_the_admin_key_is_not_stored(tmp_path: Path):
     assert made.admin_key != StandaloneGateway(Gate(Stepped()), tmp_path, listen=Listen()).admin_key
 
 
-async def test_a_read_only_folder_is_reported_to_the_admin(desk: Desk):
-    desk.folder.parent.mkdir(exist_ok=True)
-    desk.folder.write_text("a file where the folder should be")
-    status, told = await desk.call("POST", "/sessions", {})
+async def test_a_read_only_folder_is_reported_to_the_admin(admin: AdminClient):
+    admin.folder.parent.mkdir(exist_ok=True)
+    admin.folder.write_text("a file where the folder should be")
+    status, answer = await admin.call("POST", "/sessions", {})
     assert status == 503
-    assert "cannot create a trajectory" in told["error"]["message"]
-    assert (await desk.metrics())["internal_errors_total"] == 0
+    assert "cannot create a trajectory" in answer["error"]["message"]
+    assert (await admin.metrics())["internal_errors_total"] == 0
 
 
 async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
@@ -338,36 +338,36 @@ async def test_as_many_files_may_be_open_as_the_system_allows(tmp_path: Path):
         ("seconds", -1),
     ],
 )
-async def test_an_excessive_limit_is_refused(desk: Desk, name: str, value: float):
-    status, said = await desk.call("POST", "/sessions", {"limits": {name: value}})
+async def test_an_excessive_limit_is_refused(admin: AdminClient, name: str, value: float):
+    status, answer = await admin.call("POST", "/sessions", {"limits": {name: value}})
     assert status == 400
-    assert "invalid body" in said["error"]["message"]
+    assert "invalid body" in answer["error"]["message"]
 
 
-async def test_the_largest_limits_are_accepted(desk: Desk):
+async def test_the_largest_limits_are_accepted(admin: AdminClient):
     limits = {"body_bytes": 1 << 30, "concurrent": 4096, "turns": 10**15, "seconds": 1e9}
-    status, opened = await desk.call("POST", "/sessions", {"limits": limits})
+    status, opened = await admin.call("POST", "/sessions", {"limits": limits})
     assert status == 201
     headers = {"Authorization": f"Bearer {opened['key']}", "Content-Encoding": "gzip"}
     body = gzip.compress(json.dumps({"model": "m", "messages": HELLO}).encode())
     url = f"{opened['openai']}/chat/completions"
-    async with desk.client.post(url, data=body, headers=headers) as reply:
+    async with admin.client.post(url, data=body, headers=headers) as reply:
         assert reply.status == 200
 
 
-async def test_the_admin_pauses_the_policy_and_sets_its_version(desk: Desk):
-    _, opened = await desk.call("POST", "/sessions", {})
+async def test_the_admin_pauses_the_policy_and_sets_its_version(admin: AdminClient):
+    _, opened = await admin.call("POST", "/sessions", {})
     assert await _ask(opened) == "heard hello"
-    status, told = await desk.call("POST", "/policy", {"paused": True})
-    assert (status, told["paused"], told["version"]) == (200, True, "0")
+    status, answer = await admin.call("POST", "/policy", {"paused": True})
+    assert (status, answer["paused"], answer["version"]) == (200, True, "0")
     asking = asyncio.create_task(_ask(opened))
-    gate = desk.standalone._upstream
+    gate = admin.standalone._upstream
     await eventually(lambda: gate.held == 1)
-    assert (await desk.call("GET", "/policy"))[1]["held"] == 1
-    status, told = await desk.call("POST", "/policy", {"paused": False, "version": "1:3"})
-    assert (status, told["paused"], told["version"]) == (200, False, "1:3")
+    assert (await admin.call("GET", "/policy"))[1]["held"] == 1
+    status, answer = await admin.call("POST", "/policy", {"paused": False, "version": "1:3"})
+    assert (status, answer["paused"], answer["version"]) == (200, False, "1:3")
     assert await asking == "heard hello"
-    _, ended = await desk.call("DELETE", f"/sessions/{opened['id']}")
+    _, ended = await admin.call("DELETE", f"/sessions/{opened['id']}")
     versions = [each.version for each in read_trajectory(Path(ended["trajectory"])).exchanges]
     assert versions == [Version(0, 0), Version(1, 3)]
 
@@ -387,9 +387,11 @@ async def test_the_admin_pauses_the_policy_and_sets_its_version(desk: Desk):
         {"pause": True},
     ],
 )
-async def test_an_invalid_policy_command_is_refused_and_changes_nothing(desk: Desk, body: Any):
-    status, told = await desk.call("POST", "/policy", body)
+async def test_an_invalid_policy_command_is_refused_and_changes_nothing(
+    admin: AdminClient, body: Any
+):
+    status, answer = await admin.call("POST", "/policy", body)
     assert status == 400
-    assert told["error"]["message"]
-    told = (await desk.call("GET", "/policy"))[1]
-    assert (told["paused"], told["version"]) == (False, "0")
+    assert answer["error"]["message"]
+    answer = (await admin.call("GET", "/policy"))[1]
+    assert (answer["paused"], answer["version"]) == (False, "0")

@@ -16,7 +16,7 @@ CONTEXT = 1000
 
 
 @asynccontextmanager
-async def server_that_tells(context: int | None):
+async def server_with_context(context: int | None):
     """A server with a context of `CONTEXT` tokens, of which the client knows `context`."""
     async with (
         serve_script(HELLO, ServerFeatures(context=CONTEXT)) as served,
@@ -28,7 +28,7 @@ async def server_that_tells(context: int | None):
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize("asked", [500, 1000, 32_000])
 async def test_a_limit_of_half_the_context_or_more_is_dropped(field: str, asked: int):
-    async with server_that_tells(CONTEXT) as (served, server):
+    async with server_with_context(CONTEXT) as (served, server):
         answer = await server.answer(ask(**{field: asked}), CALL)
         assert field not in served.fields
     assert answer.finish == "stop"
@@ -36,14 +36,14 @@ async def test_a_limit_of_half_the_context_or_more_is_dropped(field: str, asked:
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 async def test_a_smaller_limit_is_forwarded_and_applied(field: str):
-    async with server_that_tells(CONTEXT) as (served, server):
+    async with server_with_context(CONTEXT) as (served, server):
         answer = await server.answer(ask(**{field: 5}), CALL)
         assert field in served.fields
     assert (answer.finish, answer.message.text) == ("length", "Hello")
 
 
 async def test_a_limit_is_forwarded_if_the_context_is_unknown():
-    async with server_that_tells(None) as (served, server):
+    async with server_with_context(None) as (served, server):
         with pytest.raises(Refusal) as refused:
             await server.answer(ask(max_tokens=32_000), CALL)
         assert "max_tokens" in served.fields
@@ -52,7 +52,7 @@ async def test_a_limit_is_forwarded_if_the_context_is_unknown():
 
 @pytest.mark.parametrize("asked", [None, "many", 1.5, [], 0])
 async def test_an_invalid_limit_is_left_to_the_server(asked: object):
-    async with server_that_tells(CONTEXT) as (served, server):
+    async with server_with_context(CONTEXT) as (served, server):
         try:
             await server.answer(ask(max_tokens=asked), CALL)
         except Refusal as refused:
@@ -71,7 +71,7 @@ async def test_the_probed_context_reaches_the_upstream():
     assert answer.finish == "stop"
 
 
-SAID = Turn(text="Grüße an alle", reasoning="Hm.", run="ls /tmp")
+TURN = Turn(text="Grüße an alle", reasoning="Hm.", run="ls /tmp")
 
 
 async def both(turn: Turn, limit: int) -> tuple[Answer, Answer, list[int]]:
@@ -90,7 +90,7 @@ async def both(turn: Turn, limit: int) -> tuple[Answer, Answer, list[int]]:
 
 @pytest.mark.parametrize("limit", range(1, 60))
 async def test_a_scripted_answer_respects_its_limit(limit: int):
-    own, served, streamed = await both(SAID, limit)
+    own, served, streamed = await both(TURN, limit)
     assert own.message == served.message
     assert own.finish == served.finish
     for answer in (own, served):
@@ -102,14 +102,14 @@ async def test_a_scripted_answer_respects_its_limit(limit: int):
 
 
 async def test_an_answer_is_cut_within_its_reasoning_its_text_or_its_call():
-    long, _, ids = await both(SAID, 1000)
+    long, _, ids = await both(TURN, 1000)
     assert (long.finish, len(ids)) == ("tool_calls", 48)
-    thought, _, _ = await both(SAID, 4)
+    thought, _, _ = await both(TURN, 4)
     assert (thought.finish, thought.message.reasoning, thought.message.text) == ("length", "Hm", "")
     # A multi-byte character is dropped as a whole.
-    text, _, _ = await both(SAID, 8)
+    text, _, _ = await both(TURN, 8)
     assert (text.message.reasoning, text.message.text) == ("Hm.", "Gr")
-    called, _, _ = await both(SAID, 35)
+    called, _, _ = await both(TURN, 35)
     (call,) = called.message.calls
     assert (called.finish, call.name) == ("length", "bash")
     assert '{"command":"ls /tmp"}'.startswith(call.arguments)

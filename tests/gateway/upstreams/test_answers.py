@@ -14,10 +14,10 @@ from plimsoll.gateway.upstreams.failures import (
     failure_from_status,
 )
 
-SAID = {"role": "assistant", "content": "yes"}
+MESSAGE = {"role": "assistant", "content": "yes"}
 
 
-def body(message: object = SAID, finish: object = "stop", **others: object) -> bytes:
+def body(message: object = MESSAGE, finish: object = "stop", **others: object) -> bytes:
     choice = {"index": 0, "message": message, "finish_reason": finish}
     return msgspec.json.encode({"id": "1", "choices": [choice], **others})
 
@@ -75,7 +75,7 @@ def test_an_invalid_answer_is_an_upstream_failure(data):
 @pytest.mark.parametrize("indices", [(1,), (0, 1), (1, 0), (0, 0)])
 def test_several_choices_are_invalid(indices):
     """Their tokens would be recorded as those of one."""
-    whole = [{"index": index, "message": SAID, "finish_reason": "stop"} for index in indices]
+    whole = [{"index": index, "message": MESSAGE, "finish_reason": "stop"} for index in indices]
     with pytest.raises(UpstreamFailure, match="several choices"):
         read_answer("u", msgspec.json.encode({"choices": whole}))
     pieces = [{"index": index, "delta": {"content": "x"}} for index in indices]
@@ -85,7 +85,7 @@ def test_several_choices_are_invalid(indices):
 
 @pytest.mark.parametrize("index", [{}, {"index": None}, {"index": 0}])
 def test_a_single_choice_needs_no_index(index):
-    whole = {"message": SAID, "finish_reason": "stop", **index}
+    whole = {"message": MESSAGE, "finish_reason": "stop", **index}
     assert read_answer("u", msgspec.json.encode({"choices": [whole]})).message.text == "yes"
     piece = {"delta": {"content": "x"}, **index}
     assert StreamReader("u").read(msgspec.json.encode({"choices": [piece]})).text == "x"
@@ -100,7 +100,7 @@ def test_any_bytes_raise_only_a_failure(data):
 
 def test_ids_in_the_log_probabilities_are_parsed():
     choice = {
-        "message": SAID,
+        "message": MESSAGE,
         "finish_reason": "stop",
         "logprobs": {"content": [{"id": 7, "logprob": -1.0}, {"id": 8, "logprob": -2.0}]},
     }

@@ -30,9 +30,9 @@ PATHS = {
 }
 
 
-def ids_in(said: str) -> list[str]:
+def ids_in(content: str) -> list[str]:
     """The ids of tool calls in an answer, or in the events of a stream."""
-    lines = [line[6:] for line in said.splitlines() if line.startswith("data: ")]
+    lines = [line[6:] for line in content.splitlines() if line.startswith("data: ")]
     found: list[str] = []
 
     def look(value: object) -> None:
@@ -45,7 +45,7 @@ def ids_in(said: str) -> list[str]:
             for one in value:
                 look(one)
 
-    for text in lines or [said]:
+    for text in lines or [content]:
         if text != "[DONE]":
             look(json.loads(text))
     return found
@@ -66,14 +66,14 @@ async def test_each_call_has_the_same_id_in_the_answer_and_the_trajectory(
             body = {"model": "m", "stream": stream, **PATHS[path]}
             headers = {"authorization": f"Bearer {access.key}"}
             async with http.post(access.root + path, json=body, headers=headers) as reply:
-                said = await reply.text()
-                assert reply.status == 200, said
+                content = await reply.text()
+                assert reply.status == 200, content
             trajectory = read_trajectory(await session.end())
         await upstream.close()
     (exchange,) = trajectory.exchanges
     calls = trajectory.answer_of(exchange).calls
     assert len({call.id for call in calls}) == 2
     assert all(call.id for call in calls)
-    assert ids_in(said) == [call.id for call in calls]
+    assert ids_in(content) == [call.id for call in calls]
     assert [json.loads(call.arguments) for call in calls] == [{"command": "ls"}, {"command": "pwd"}]
     assert not exchange.untrainable

@@ -303,14 +303,14 @@ async def test_tokens_are_counted_if_the_server_can():
 
 
 @pytest.mark.parametrize(
-    "said", [b"{}", b"<html>", b'{"tokens":[1,2]}', b'{"\xff":1}', b'{"x":' + b"[" * 5000]
+    "response_body", [b"{}", b"<html>", b'{"tokens":[1,2]}', b'{"\xff":1}', b'{"x":' + b"[" * 5000]
 )
-async def test_an_answer_without_a_count_is_not_retried(said: bytes):
+async def test_an_answer_without_a_count_is_not_retried(response_body: bytes):
     asked: list[str] = []
 
     async def handle(http: web.BaseRequest) -> web.Response:
         asked.append(http.path)
-        return web.Response(body=said, content_type="application/json")
+        return web.Response(body=response_body, content_type="application/json")
 
     async with listen(handle) as port, http_session() as http:
         policy = OpenAIServer(http, f"http://127.0.0.1:{port}/v1", model="m")

@@ -102,7 +102,7 @@ async def test_an_unusable_server_reports_why():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "expected"),
     [
         (404, b"not found", "answered 404: not found. Check its URL (it ends in /v1)"),
         (405, b"not allowed", "/models answered 405. Check its URL (it ends in /v1)"),
@@ -116,7 +116,9 @@ async def test_an_unusable_server_reports_why():
         (200, b'{"data":[{"id":"\xff"}]}', "/models did not return a JSON list of models."),
     ],
 )
-async def test_a_failed_model_list_reports_the_servers_answer(status: int, body: bytes, said: str):
+async def test_a_failed_model_list_reports_the_servers_answer(
+    status: int, body: bytes, expected: str
+):
     async def models(_request: web.Request) -> web.Response:
         return web.Response(status=status, body=body)
 
@@ -126,7 +128,7 @@ async def test_a_failed_model_list_reports_the_servers_answer(status: int, body:
         url = f"http://127.0.0.1:{server.port}/v1"
         problem = (await probe(url, within=30)).problem
     assert problem.startswith(f"the policy at {url} ")
-    assert said in problem
+    assert expected in problem
     assert "--model" not in problem
 
 

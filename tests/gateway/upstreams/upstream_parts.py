@@ -127,7 +127,7 @@ async def replicas(
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < end, "the condition did not hold in time"
         await asyncio.sleep(0.005)
 
 

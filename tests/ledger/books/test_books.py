@@ -1,7 +1,7 @@
 """The books: the effect of each event; an event that does not fit has none."""
 
 import pytest
-from runs_by_hand import Hand
+from driven_run import DrivenRun
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.books.group import MemberState, split_ticket
@@ -12,7 +12,7 @@ from plimsoll.trials.verdicts import CAUSES, Cause
 
 
 def test_an_admitted_group_is_live_and_its_rollouts_count_as_running():
-    run = Hand(group_size=3)
+    run = DrivenRun(group_size=3)
     groups = run.admit()
     assert [group.id for group in groups] == ["0-0", "1-0", "2-0", "3-0"]
     assert (run.books.live, run.books.running, run.books.buffered) == (4, 12, 0)
@@ -21,7 +21,7 @@ def test_an_admitted_group_is_live_and_its_rollouts_count_as_running():
 
 
 def test_a_started_ticket_takes_the_current_version():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     assert run.accounts.start("0-0/0.0", "w1")
     assert "0-0/0.0" not in run.accounts.waiting()
@@ -30,7 +30,7 @@ def test_a_started_ticket_takes_the_current_version():
 
 
 def test_start_is_idempotent_and_a_second_worker_is_rejected():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     assert run.accounts.start("0-0/0.0", "w1")
     written = len(run.store.events)
@@ -41,7 +41,7 @@ def test_start_is_idempotent_and_a_second_worker_is_rejected():
 
 
 def test_a_group_is_ready_once_every_member_is_final():
-    run = Hand(group_size=2)
+    run = DrivenRun(group_size=2)
     run.admit()
     run.finish("0-0/0.0")
     assert run.books.buffered == 0
@@ -55,7 +55,7 @@ def test_a_group_is_ready_once_every_member_is_final():
     ["9-9/0.0", "0-0/7.0", "0-0/0.5", "nonsense", "", "0-0/00.0", "0-0/².0", "0-0/٠.0", "0-0/-1.0"],
 )
 def test_a_completion_for_an_unknown_ticket_is_counted_and_changes_nothing(ticket: str):
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     before = snapshot.dump(run.books)
     assert not run.finish(ticket)
@@ -65,7 +65,7 @@ def test_a_completion_for_an_unknown_ticket_is_counted_and_changes_nothing(ticke
 
 
 def test_a_second_completion_of_any_content_changes_nothing():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.finish("0-0/0.0")
     assert not run.finish("0-0/0.0")
@@ -76,7 +76,7 @@ def test_a_second_completion_of_any_content_changes_nothing():
 
 
 def test_a_completion_for_an_abandoned_group_changes_nothing():
-    run = Hand(group_policy="void")
+    run = DrivenRun(group_policy="void")
     run.admit()
     run.void("0-0/0.0")
     assert not run.finish("0-0/0.0")
@@ -85,7 +85,7 @@ def test_a_completion_for_an_abandoned_group_changes_nothing():
 
 
 def test_events_that_do_not_fit_are_not_applied():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     before = snapshot.dump(run.books)
     unfit = [
@@ -102,7 +102,7 @@ def test_events_that_do_not_fit_are_not_applied():
 
 
 def test_a_group_is_consumed_once_and_leaves_when_its_step_is_committed():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     for n in range(2):
         run.finish(f"{n}-0/0.0")
@@ -117,7 +117,7 @@ def test_a_group_is_consumed_once_and_leaves_when_its_step_is_committed():
 
 
 def test_a_void_group_frees_its_capacity_and_its_prompt_comes_first():
-    run = Hand(group_policy="void")
+    run = DrivenRun(group_policy="void")
     run.admit()
     run.void("2-0/0.0", Cause.CANCELLED)
     run.void("1-0/0.0", Cause.CANCELLED)
@@ -128,7 +128,7 @@ def test_a_void_group_frees_its_capacity_and_its_prompt_comes_first():
 
 
 def test_a_prompt_is_requeued_up_to_the_limit_then_its_task_is_excluded():
-    run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
+    run = DrivenRun(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
     for attempt in range(3):
         [group] = run.admit()
         assert group.id == f"0-{attempt}"
@@ -140,7 +140,7 @@ def test_a_prompt_is_requeued_up_to_the_limit_then_its_task_is_excluded():
 
 
 def test_a_requeued_prompt_of_a_task_to_blame_does_not_delay_others():
-    run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
+    run = DrivenRun(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
     tried: list[str] = []
     while not run.books.quarantined:
         [group] = run.admit()
@@ -159,7 +159,7 @@ def test_a_requeued_prompt_of_a_task_to_blame_does_not_delay_others():
 def test_a_prompt_of_the_only_task_is_requeued_at_once():
     # The second order has two epochs, and would repeat the task beside the first prompt.
     for order in (DataOrder(["a", "b"], epochs=1), DataOrder(["a"], epochs=2)):
-        run = Hand(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
+        run = DrivenRun(group_policy="void", requeues=2, batch_groups=1, depth=0, max_staleness=0)
         broken = order.epoch(0)[-1]
         tried: list[int] = []
         while groups := run.accounts.admit(order):
@@ -175,7 +175,7 @@ def test_a_prompt_of_the_only_task_is_requeued_at_once():
 
 
 def test_the_count_of_requeues_survives_a_restart():
-    run = Hand(group_policy="void", requeues=1, batch_groups=1, depth=0, max_staleness=0)
+    run = DrivenRun(group_policy="void", requeues=1, batch_groups=1, depth=0, max_staleness=0)
     run.admit()
     run.void("0-0/0.0", Cause.CANCELLED)
     run.reopen()
@@ -185,7 +185,7 @@ def test_the_count_of_requeues_survives_a_restart():
 
 
 def test_prompts_of_an_excluded_task_are_skipped_and_counted():
-    run = Hand(group_policy="void", requeues=0)
+    run = DrivenRun(group_policy="void", requeues=0)
     run.admit()
     [task] = {group.task for group in run.books.groups.values() if group.prompt == 0}
     run.void("0-0/0.0")
@@ -197,7 +197,7 @@ def test_prompts_of_an_excluded_task_are_skipped_and_counted():
 
 
 def test_policy_complete_replaces_a_void_member():
-    run = Hand(group_size=2, group_policy="complete")
+    run = DrivenRun(group_size=2, group_policy="complete")
     run.admit()
     run.finish("0-0/0.0")
     run.void("0-0/1.0", Cause.CANCELLED)
@@ -207,7 +207,7 @@ def test_policy_complete_replaces_a_void_member():
 
 
 def test_policy_complete_gives_up_a_repeatedly_void_member():
-    run = Hand(group_size=2, group_policy="complete", requeues=2)
+    run = DrivenRun(group_size=2, group_policy="complete", requeues=2)
     run.admit()
     for attempt in range(2):
         assert run.void(f"0-0/1.{attempt}", Cause.CANCELLED)
@@ -220,7 +220,7 @@ def test_policy_complete_gives_up_a_repeatedly_void_member():
 def test_policy_complete_follows_the_table_of_causes_if_the_task_is_to_blame(
     cause: Cause,
 ):
-    run = Hand(group_size=2, group_policy="complete", requeues=3)
+    run = DrivenRun(group_size=2, group_policy="complete", requeues=3)
     run.admit()
     run.finish("0-0/0.0")
     for attempt in range(CAUSES[cause].retries):
@@ -232,7 +232,7 @@ def test_policy_complete_follows_the_table_of_causes_if_the_task_is_to_blame(
 
 
 def test_policy_min_graded_accepts_fewer_members():
-    run = Hand(group_size=3, group_policy="min_graded", min_graded=2)
+    run = DrivenRun(group_size=3, group_policy="min_graded", min_graded=2)
     run.admit()
     run.void("0-0/0.0")
     run.finish("0-0/1.0")
@@ -247,7 +247,7 @@ def test_policy_min_graded_accepts_fewer_members():
 
 
 def test_policy_void_gives_the_group_up_after_the_retries_of_the_table():
-    run = Hand(group_size=2, group_policy="void")
+    run = DrivenRun(group_size=2, group_policy="void")
     run.admit()
     run.void("0-0/0.0", Cause.SANDBOX)
     run.void("0-0/0.1", Cause.SANDBOX)
@@ -257,7 +257,7 @@ def test_policy_void_gives_the_group_up_after_the_retries_of_the_table():
 
 
 def test_the_ages_of_the_head_and_of_the_oldest_token_are_both_counted():
-    run = Hand(batch_groups=1, depth=2, max_staleness=4)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=4)
     run.admit()
     run.start_all()
     run.finish("0-0/0.0")
@@ -274,7 +274,7 @@ def test_the_ages_of_the_head_and_of_the_oldest_token_are_both_counted():
 
 
 def test_tokens_older_than_announced_at_the_start_count():
-    run = Hand(batch_groups=1, depth=1, max_staleness=2)
+    run = DrivenRun(batch_groups=1, depth=1, max_staleness=2)
     for _ in range(3):
         run.step(leave=("1-0",) if run.books.version.number < 1 else ())
     run.admit()
@@ -288,7 +288,7 @@ def test_tokens_older_than_announced_at_the_start_count():
 
 
 def test_a_retried_ticket_makes_its_group_younger():
-    run = Hand(batch_groups=1, depth=2, max_staleness=3)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=3)
     run.admit()
     run.start_all()
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_a_retried_ticket_makes_its_group_younger():
 
 
 def test_abandoned_rollouts_count_in_the_duration_bias():
-    run = Hand(batch_groups=1, depth=1, max_staleness=1, group_policy="min_graded", requeues=9)
+    run = DrivenRun(batch_groups=1, depth=1, max_staleness=1, group_policy="min_graded", requeues=9)
     run.admit()
     run.start_all()
     run.clock.now = 99.0

@@ -1,7 +1,7 @@
 """Seeds of retries: new ones, unless the run was stopped or the policy had not answered."""
 
 import pytest
-from runs_by_hand import Hand
+from driven_run import DrivenRun
 
 from plimsoll.core.versions import FIRST_VERSION
 from plimsoll.ledger.journal.snapshot import dump, load
@@ -11,18 +11,18 @@ STOPPED = Void(Cause.CANCELLED, "the run is being stopped")
 LOST = Void(Cause.LOST, "its worker is gone")
 
 
-def seed(run: Hand, group: str = "0-0") -> str:
+def seed(run: DrivenRun, group: str = "0-0") -> str:
     return run.books.groups[group].seed_name(0)
 
 
-def begun(**changes: object) -> Hand:
-    run = Hand(**changes)
+def started_run(**changes: object) -> DrivenRun:
+    run = DrivenRun(**changes)
     run.admit()
     run.start_all()
     return run
 
 
-def check_kept(run: Hand) -> None:
+def check_kept(run: DrivenRun) -> None:
     """Check that the journal and a snapshot of the books give the same seeds."""
     names = {name: group.seed_name(0) for name, group in run.books.groups.items()}
     copy = load(dump(run.books))
@@ -34,7 +34,7 @@ def check_kept(run: Hand) -> None:
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if CAUSES[cause].retries])
 def test_a_retry_has_other_seeds(cause: Cause):
-    run = begun(group_size=2)
+    run = started_run(group_size=2)
     before, neighbour = seed(run), run.books.groups["0-0"].seed_name(1)
     run.void("0-0/0.0", cause)
     assert seed(run) != before
@@ -43,7 +43,7 @@ def test_a_retry_has_other_seeds(cause: Cause):
 
 
 def test_a_retry_of_a_rollout_lost_before_an_answer_has_the_same_seeds():
-    run = begun()
+    run = started_run()
     before = seed(run)
     run.accounts.void("0-0/0.0", LOST, has_answered=False)
     assert seed(run) == before
@@ -53,7 +53,7 @@ def test_a_retry_of_a_rollout_lost_before_an_answer_has_the_same_seeds():
 
 
 def test_a_retry_after_a_stop_or_restart_has_the_same_seeds():
-    run = begun()
+    run = started_run()
     before = seed(run)
     run.accounts.void("0-0/0.0", STOPPED, again=True)
     assert seed(run) == before
@@ -66,7 +66,7 @@ def test_a_retry_after_a_stop_or_restart_has_the_same_seeds():
 
 
 def test_a_requeued_group_has_other_seeds_than_all_earlier_tries():
-    run = begun()
+    run = started_run()
     seen = [seed(run)]
     run.void("0-0/0.0", Cause.SANDBOX)
     seen.append(seed(run))
@@ -81,7 +81,7 @@ def test_a_requeued_group_has_other_seeds_than_all_earlier_tries():
 
 
 def test_a_group_of_an_abandoned_lineage_is_repeated_with_the_same_seeds():
-    run = Hand(depth=0, max_staleness=0)
+    run = DrivenRun(depth=0, max_staleness=0)
     run.step()
     run.admit()
     run.start_all()

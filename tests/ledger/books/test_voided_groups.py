@@ -1,7 +1,7 @@
 """Groups that a run gives up itself: admission stays bounded, and their prompts are requeued."""
 
 import pytest
-from runs_by_hand import ORDER, Hand
+from driven_run import ORDER, DrivenRun
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.books.group import MemberState
@@ -12,7 +12,7 @@ from plimsoll.trials.verdicts import CAUSES, Cause, Void
 
 
 def test_admit_respects_its_maximum():
-    run = Hand(batch_groups=2, depth=1)
+    run = DrivenRun(batch_groups=2, depth=1)
     assert len(run.accounts.admit(ORDER, 1)) == 1
     assert run.accounts.admit(ORDER, 0) == []
     assert len(run.accounts.admit(ORDER, 99)) == 3
@@ -21,7 +21,7 @@ def test_admit_respects_its_maximum():
 
 def test_a_rollout_cancelled_by_the_run_is_always_retried():
     for policy in ("complete", "min_graded", "void"):
-        run = Hand(group_policy=policy, requeues=0)
+        run = DrivenRun(group_policy=policy, requeues=0)
         run.admit()
         run.start_all()
         stopped = Void(Cause.CANCELLED, "the run was stopped")
@@ -33,7 +33,7 @@ def test_a_rollout_cancelled_by_the_run_is_always_retried():
 
 
 def test_stops_do_not_count_towards_retry_limits():
-    run = Hand(requeues=3)
+    run = DrivenRun(requeues=3)
     run.admit()
     stops = 7
     for attempt in range(stops):
@@ -51,7 +51,7 @@ def test_stops_do_not_count_towards_retry_limits():
 @pytest.mark.parametrize("cause", [Cause.LOST, Cause.POLICY, Cause.SANDBOX])
 def test_restarts_do_not_count_towards_retry_limits(policy, cause):
     def tries(restarts: int) -> int:
-        run = Hand(group_policy=policy, requeues=2)
+        run = DrivenRun(group_policy=policy, requeues=2)
         run.admit()
         for _ in range(restarts):
             run.start_all()
@@ -68,9 +68,9 @@ def test_restarts_do_not_count_towards_retry_limits(policy, cause):
     assert tries(restarts=9) == tries(restarts=0) > 1
 
 
-def all_out(cause: Cause, names: list[str]) -> tuple[Hand, DataOrder]:
+def all_out(cause: Cause, names: list[str]) -> tuple[DrivenRun, DataOrder]:
     """A run whose tasks are all excluded, each for one void rollout too many."""
-    run, order = Hand(group_policy="void", requeues=0), DataOrder(names, epochs=2)
+    run, order = DrivenRun(group_policy="void", requeues=0), DataOrder(names, epochs=2)
     while groups := run.accounts.admit(order):
         for group in groups:
             while group.id in run.books.groups:
@@ -111,7 +111,7 @@ def test_tasks_to_blame_stay_excluded():
 
 
 def test_a_task_to_blame_stays_excluded_after_an_earlier_return():
-    run = Hand(group_policy="void", requeues=0)
+    run = DrivenRun(group_policy="void", requeues=0)
     order = DataOrder(["a"])
     run.accounts.admit(order)
     for attempt in range(CAUSES[Cause.SANDBOX].retries + 1):
@@ -124,14 +124,14 @@ def test_a_task_to_blame_stays_excluded_after_an_earlier_return():
 
 
 def test_pending_prompts_return_with_their_task_each_time():
-    run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
+    run, order = DrivenRun(group_policy="void", requeues=0), DataOrder(["a", "b"])
     first, second = (group for group in run.accounts.admit(order) if group.task == "a")
     for _ in range(2):
         run.accounts.distrust(second.tickets, Void(Cause.GRADER, "a canary failed"))
         while first.id in run.books.groups:
             run.void(first.ticket(0), Cause.SANDBOX)
         run.accounts.admit(order)
-        assert not run.books.pending, "its turn came, and its task is out"
+        assert not run.books.pending, "its turn came, and its task is excluded"
         for ticket in run.accounts.waiting():
             run.finish(ticket)
         while isinstance(batch := run.accounts.choose(), Batch):
@@ -147,7 +147,7 @@ def test_pending_prompts_return_with_their_task_each_time():
 
 def test_a_skipped_prompt_returns_under_its_own_number():
     """It may be skipped again before it is readmitted: that is another event."""
-    run, order = Hand(group_policy="void", requeues=0), DataOrder(["a", "b"])
+    run, order = DrivenRun(group_policy="void", requeues=0), DataOrder(["a", "b"])
     late, other = (group for group in run.accounts.admit(order) if group.task == "a")
     run.accounts.distrust(late.tickets, Void(Cause.GRADER, "a canary failed"))
     while other.id in run.books.groups:
@@ -159,7 +159,7 @@ def test_a_skipped_prompt_returns_under_its_own_number():
 
 
 def test_distrusted_groups_are_given_up_and_their_prompts_requeued():
-    run = Hand(batch_groups=1, depth=2, group_size=2)
+    run = DrivenRun(batch_groups=1, depth=2, group_size=2)
     run.admit()
     run.start_all()
     for ticket in ("0-0/0.0", "0-0/1.0", "1-0/0.0", "1-0/1.0", "2-0/0.0"):
@@ -176,7 +176,7 @@ def test_distrusted_groups_are_given_up_and_their_prompts_requeued():
 
 
 def test_good_groups_of_a_rejected_batch_are_in_the_next():
-    run = Hand(batch_groups=2, depth=1)
+    run = DrivenRun(batch_groups=2, depth=1)
     run.admit()
     run.start_all()
     for group in ("0-0", "1-0", "2-0"):

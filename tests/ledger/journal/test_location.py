@@ -44,7 +44,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(location, "file_system_type", kind)
 
 
-def begun(run: Path, wanted: str | None, home: Path) -> Location:
+def new_ledger(run: Path, wanted: str | None, home: Path) -> Location:
     """The ledger of a new run, as the run makes it."""
     made = make(run, wanted, home)
     Journal.create(made.ledger).close()
@@ -53,7 +53,7 @@ def begun(run: Path, wanted: str | None, home: Path) -> Location:
 
 
 def on_another_host(run: Path) -> None:
-    """As if the run had been started there."""
+    """Make the run look as if it was started on another host."""
     pointer = msgspec.json.decode((run / POINTER).read_bytes())
     (run / POINTER).write_bytes(msgspec.json.encode({**pointer, "host": "gpu-7~00112233"}))
 
@@ -77,7 +77,7 @@ def test_the_file_system_of_a_missing_folder_is_found():
 
 
 def test_the_ledger_is_in_a_run_directory_on_a_local_disk(run: Path, home: Path):
-    made = begun(run, None, home)
+    made = new_ledger(run, None, home)
     assert (made.folder, made.description, look(run)) == (run, "", "")
     assert find(run, None, home) == made
     assert not home.exists()
@@ -88,7 +88,7 @@ def test_the_ledger_of_a_run_on_a_network_file_system_is_local_and_can_be_found(
     run: Path, home: Path
 ):
     made = make(run, None, home)
-    assert not has_ledger(run), "before there is one, there is no run"
+    assert not has_ledger(run), "there is no run before its ledger"
     Journal.create(made.ledger).close()
     made.publish()
     assert made.folder.parent == home / "ledgers"
@@ -107,12 +107,12 @@ def test_the_ledger_of_a_run_on_a_network_file_system_is_local_and_can_be_found(
 def test_two_runs_with_the_same_name_have_separate_ledgers(run: Path, home: Path, tmp_path: Path):
     other = tmp_path / "runs/b/night 1"
     other.mkdir(parents=True)
-    assert begun(run, None, home).folder != begun(other, None, home).folder
+    assert new_ledger(run, None, home).folder != new_ledger(other, None, home).folder
 
 
 @pytest.mark.usefixtures("shared")
 def test_the_second_run_in_one_directory_is_rejected(run: Path, home: Path):
-    begun(run, None, home)
+    new_ledger(run, None, home)
     with pytest.raises(LedgerError, match="is a run already: another process began it"):
         make(run, None, home).publish()
 
@@ -128,10 +128,10 @@ def test_a_network_file_system_in_the_config_is_rejected(run: Path, home: Path, 
 
 @pytest.mark.usefixtures("shared")
 def test_a_run_directory_that_was_moved_keeps_its_ledger(run: Path, home: Path, tmp_path: Path):
-    made = begun(run, None, home)
+    made = new_ledger(run, None, home)
     moved = run.rename(tmp_path / "runs/moved")
     assert find(moved).folder == made.folder
-    assert run_of(made.folder) == run.resolve(), "a reader changes nothing"
+    assert run_of(made.folder) == run.resolve(), "reading changes nothing"
     assert find(moved, None, home).folder == made.folder
     assert run_of(made.folder) == moved.resolve()
 
@@ -140,7 +140,7 @@ def test_a_run_directory_that_was_moved_keeps_its_ledger(run: Path, home: Path, 
 def test_a_copied_run_directory_is_rejected_with_the_name_of_the_original(
     run: Path, home: Path, tmp_path: Path
 ):
-    made = begun(run, None, home)
+    made = new_ledger(run, None, home)
     copy = Path(shutil.copytree(run, tmp_path / "runs/copy"))
     for drives in (None, home):
         with pytest.raises(LedgerError, match=r"copy is a copy of .*night 1, whose ledger is in"):
@@ -154,27 +154,29 @@ def test_a_copied_run_directory_is_rejected_with_the_name_of_the_original(
 def test_a_ledger_on_another_host_is_named_and_can_be_moved_here_once(
     run: Path, home: Path, tmp_path: Path
 ):
-    made = begun(run, None, home)
+    made = new_ledger(run, None, home)
     there = made.folder.rename(tmp_path / "disk-of-gpu-7")
     on_another_host(run)
-    brought = home / "ledgers" / made.folder.name
+    moved_folder = home / "ledgers" / made.folder.name
     (run / POINTER).write_bytes((run / POINTER).read_bytes().replace(b"/home/", b"/srv/"))
-    with pytest.raises(LedgerError, match=rf"is on gpu-7, in .*copy that folder to {brought} on"):
+    with pytest.raises(
+        LedgerError, match=rf"is on gpu-7, in .*copy that folder to {moved_folder} on"
+    ):
         find(run, None, home)
     assert "on gpu-7" in look(run)
-    shutil.copytree(there, brought)
-    assert find(run, None, home).folder == brought
-    assert find(run).folder == brought
+    shutil.copytree(there, moved_folder)
+    assert find(run, None, home).folder == moved_folder
+    assert find(run).folder == moved_folder
     # The ledger that stayed on the other host is outdated from now on.
-    shutil.rmtree(brought)
-    shutil.copytree(there, brought)
+    shutil.rmtree(moved_folder)
+    shutil.copytree(there, moved_folder)
     with pytest.raises(LedgerError, match="is not where it was"):
         find(run, None, home)
 
 
 @pytest.mark.usefixtures("shared")
 def test_a_ledger_moves_only_with_its_folder(run: Path, home: Path, tmp_path: Path):
-    made = begun(run, None, home)
+    made = new_ledger(run, None, home)
     disk = tmp_path / "disk"
     with pytest.raises(UsageError, match=rf"keeps its ledger where it began\. .*move .* to {disk}"):
         find(run, str(disk), home)
@@ -183,13 +185,13 @@ def test_a_ledger_moves_only_with_its_folder(run: Path, home: Path, tmp_path: Pa
     assert find(run, str(disk), home) == Location(run, moved, "[storage] ledger")
     inside = tmp_path / "inside"
     inside.mkdir()
-    begun(inside, None, home)
+    new_ledger(inside, None, home)
     with pytest.raises(UsageError, match="is in the run directory"):
         find(inside, str(disk), home)
 
 
 def test_a_missing_ledger_is_never_recreated(run: Path, home: Path, tmp_path: Path):
-    made = begun(run, str(tmp_path / "disk"), home)
+    made = new_ledger(run, str(tmp_path / "disk"), home)
     shutil.rmtree(made.folder)
     with pytest.raises(LedgerError, match=r"is not where it was, in .*; put|put that folder back"):
         find(run, str(tmp_path / "disk"), home)

@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from driven_run import ORDER
 from ledger_files import change, ledger
-from runs_by_hand import ORDER
 from worlds import plan_for
 
 from plimsoll.core.endings import Ending

@@ -1,7 +1,7 @@
 """Admission: relative to live groups, in whole groups, and separate for evaluations."""
 
 import pytest
-from runs_by_hand import ORDER, Hand, settings
+from driven_run import ORDER, DrivenRun, settings
 
 from plimsoll.core.errors import LedgerError
 from plimsoll.core.versions import Version
@@ -19,14 +19,14 @@ from plimsoll.trials.verdicts import Cause
     ],
 )
 def test_admits_up_to_the_cap_and_the_depth(changes, wanted):
-    run = Hand(**changes)
+    run = DrivenRun(**changes)
     assert len(run.admit()) == wanted
     assert run.admit() == []
     assert room(run.books, run.accounts.settings) == 0
 
 
 def test_finished_rollouts_free_slots_but_a_buffered_group_is_live():
-    run = Hand(max_running=2, batch_groups=2, depth=1)
+    run = DrivenRun(max_running=2, batch_groups=2, depth=1)
     run.admit()
     run.finish("0-0/0.0")
     assert len(run.admit()) == 1
@@ -38,7 +38,7 @@ def test_finished_rollouts_free_slots_but_a_buffered_group_is_live():
 
 
 def test_a_batch_being_trained_is_live_until_its_commit():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     for n in range(4):
         run.finish(f"{n}-0/0.0")
@@ -49,7 +49,7 @@ def test_a_batch_being_trained_is_live_until_its_commit():
 
 
 def test_admission_does_not_depend_on_the_version():
-    run = Hand()
+    run = DrivenRun()
     for _ in range(30):
         run.step()
     assert run.books.version == Version(0, 30)
@@ -58,7 +58,7 @@ def test_admission_does_not_depend_on_the_version():
 
 
 def test_unstarted_training_tickets_block_no_evaluation_after_training():
-    run = Hand(max_running=4, group_size=2)
+    run = DrivenRun(max_running=4, group_size=2)
     run.admit()
     run.accounts.start("0-0/0.0", "worker")
     assert run.books.running == 4
@@ -73,7 +73,7 @@ def test_unstarted_training_tickets_block_no_evaluation_after_training():
 
 
 def test_evaluations_share_the_cap_but_not_the_depth_of_training():
-    run = Hand(max_running=6)
+    run = DrivenRun(max_running=6)
     before = room(run.books, run.accounts.settings)
     assert before == 4
     assert len(run.accounts.admit_evaluation("a", ["t1", "t2"], 1)) == 2
@@ -86,7 +86,7 @@ def test_evaluations_share_the_cap_but_not_the_depth_of_training():
 
 
 def test_a_finished_evaluation_does_not_change_training():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.accounts.admit_evaluation("a", ["t1", "t2"], 2)
     for ticket in ("eval-a-0/0.0", "eval-a-0/1.0"):
@@ -99,7 +99,7 @@ def test_a_finished_evaluation_does_not_change_training():
 
 
 def test_names_of_evaluations_are_unique():
-    run = Hand()
+    run = DrivenRun()
     assert run.accounts.evaluation_name("a") == "a"
     run.accounts.admit_evaluation("a", ["t1"], 1)
     run.finish("eval-a-0/0.0")
@@ -113,7 +113,7 @@ def test_names_of_evaluations_are_unique():
 
 
 def test_only_an_abandoned_evaluation_frees_its_slots():
-    run = Hand(max_running=6)
+    run = DrivenRun(max_running=6)
     run.accounts.admit_evaluation("a", ["t1", "t2"], 1)
     run.accounts.admit_evaluation("a-1", ["t1"], 2)
     run.accounts.start("eval-a-0/0.0", "w")
@@ -126,7 +126,7 @@ def test_only_an_abandoned_evaluation_frees_its_slots():
 
 
 def test_tickets_of_evaluations_come_before_those_of_training():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.accounts.admit_evaluation("a", ["t"] * 5, 1)
     evals = [f"eval-a-{n}/0.0" for n in range(5)]
@@ -134,7 +134,7 @@ def test_tickets_of_evaluations_come_before_those_of_training():
 
 
 def test_void_evaluation_rollouts_do_not_count_for_training():
-    run = Hand()
+    run = DrivenRun()
     run.accounts.admit_evaluation("a", ["t1"], 1)
     run.void("eval-a-0/0.0", Cause.GRADER)
     assert run.books.tally.tickets_by_cause == {}
@@ -142,7 +142,7 @@ def test_void_evaluation_rollouts_do_not_count_for_training():
 
 
 def test_an_evaluation_waits_for_free_slots_and_continues():
-    run = Hand(max_running=4)
+    run = DrivenRun(max_running=4)
     run.admit()
     run.finish("0-0/0.0")
     assert [g.id for g in run.accounts.admit_evaluation("a", ["t1", "t2"], 1)] == ["eval-a-0"]
@@ -152,7 +152,7 @@ def test_an_evaluation_waits_for_free_slots_and_continues():
 
 
 def test_nothing_is_admitted_without_tasks():
-    run = Hand(group_policy="void", requeues=0)
+    run = DrivenRun(group_policy="void", requeues=0)
     for _ in range(50):
         for group in run.accounts.admit(ORDER):
             run.void(group.ticket(0))
@@ -166,7 +166,7 @@ def test_most_live_is_depth_plus_one_batches():
 
 
 def test_only_the_last_batch_lacks_running_groups():
-    run = Hand(batch_groups=2, depth=1)
+    run = DrivenRun(batch_groups=2, depth=1)
     run.admit()
     run.start_all()
 

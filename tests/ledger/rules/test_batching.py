@@ -1,13 +1,13 @@
 """The choice of batches: oldest first, and never one that makes other groups too old."""
 
-from runs_by_hand import Hand, settings
+from driven_run import DrivenRun, settings
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.rules.batching import choose, surplus
 
 
 def test_the_oldest_ready_groups_make_the_batch():
-    run = Hand(depth=2)
+    run = DrivenRun(depth=2)
     run.admit()
     for n in (5, 3, 1, 4):
         run.finish(f"{n}-0/0.0")
@@ -15,7 +15,7 @@ def test_the_oldest_ready_groups_make_the_batch():
 
 
 def test_an_older_head_goes_before_an_earlier_prompt():
-    run = Hand(batch_groups=1, depth=2, max_staleness=4, group_policy="void", requeues=5)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=4, group_policy="void", requeues=5)
     run.admit()
     run.start_all()
     run.void("0-0/0.0")  # prompt 0 is requeued, with a newer head
@@ -30,7 +30,7 @@ def test_an_older_head_goes_before_an_earlier_prompt():
 
 
 def test_too_few_ready_groups_make_no_batch_and_no_group_is_due():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     run.start_all()
     run.finish("3-0/0.0")
@@ -40,7 +40,7 @@ def test_too_few_ready_groups_make_no_batch_and_no_group_is_due():
 
 def test_a_group_at_its_last_version_is_not_skipped():
     """The condition at j = 0: without it a sample of age 3 would be trained on."""
-    run = Hand(batch_groups=1, depth=1, max_staleness=1)
+    run = DrivenRun(batch_groups=1, depth=1, max_staleness=1)
     run.admit()
     run.start_all()
     run.step(leave=("0-0",))
@@ -58,7 +58,7 @@ def test_more_groups_than_later_batches_can_hold_are_not_skipped():
 
     At version 1 neither is due yet; but passing over both leaves one place for the two.
     """
-    run = Hand(batch_groups=1, depth=2, max_staleness=2)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=2)
     run.admit()
     run.start_all()
     run.step(leave=("0-0", "1-0"))
@@ -73,7 +73,7 @@ def test_more_groups_than_later_batches_can_hold_are_not_skipped():
 
 def test_a_group_that_still_has_time_is_skipped():
     """The converse: with one such group the newer batch goes ahead."""
-    run = Hand(batch_groups=1, depth=2, max_staleness=2)
+    run = DrivenRun(batch_groups=1, depth=2, max_staleness=2)
     run.admit()
     run.start_all()
     run.step(leave=("0-0",))
@@ -84,7 +84,7 @@ def test_a_group_that_still_has_time_is_skipped():
 
 
 def test_only_the_necessary_number_of_groups_is_due():
-    run = Hand(batch_groups=2, depth=2, max_staleness=2)
+    run = DrivenRun(batch_groups=2, depth=2, max_staleness=2)
     run.admit()
     run.start_all()
     for n in (4, 5):
@@ -101,7 +101,7 @@ def test_only_the_necessary_number_of_groups_is_due():
 
 def test_no_group_is_due_while_all_block_equally():
     """With τ = η = 0 every group is at its last version from the start."""
-    run = Hand(depth=0, max_staleness=0)
+    run = DrivenRun(depth=0, max_staleness=0)
     run.admit()
     run.start_all()
     run.finish("0-0/0.0")
@@ -109,7 +109,7 @@ def test_no_group_is_due_while_all_block_equally():
 
 
 def test_choose_changes_nothing_and_is_stable_after_reopening():
-    run = Hand(depth=2)
+    run = DrivenRun(depth=2)
     run.admit()
     for n in (5, 3, 1):
         run.finish(f"{n}-0/0.0")
@@ -122,7 +122,7 @@ def test_choose_changes_nothing_and_is_stable_after_reopening():
 
 
 def test_there_is_no_batch_during_training():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     for n in range(4):
         run.finish(f"{n}-0/0.0")
@@ -131,14 +131,14 @@ def test_there_is_no_batch_during_training():
 
 
 def test_admission_preserves_the_condition():
-    run = Hand(batch_groups=3, depth=2, max_staleness=2)
+    run = DrivenRun(batch_groups=3, depth=2, max_staleness=2)
     for _ in range(12):
         run.step()
         assert surplus(run.books, run.accounts.settings) == []
 
 
 def test_groups_that_no_batch_can_use_in_time_are_given_up_running_ones_first():
-    run = Hand(batch_groups=2, depth=2, max_staleness=3)
+    run = DrivenRun(batch_groups=2, depth=2, max_staleness=3)
     run.admit()
     run.start_all()
     for n in (0, 1, 3, 5):
@@ -156,7 +156,7 @@ def test_groups_that_no_batch_can_use_in_time_are_given_up_running_ones_first():
 
 
 def test_choose_is_a_function_of_the_books_alone():
-    run = Hand()
+    run = DrivenRun()
     run.admit()
     for n in range(4):
         run.finish(f"{n}-0/0.0")

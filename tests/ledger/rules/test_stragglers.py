@@ -1,7 +1,7 @@
 """Stragglers: each remedy in order, and none while no group is due."""
 
 import pytest
-from runs_by_hand import Hand
+from driven_run import DrivenRun
 
 from plimsoll.core.versions import Version
 from plimsoll.ledger.rules.batching import Batch
@@ -9,9 +9,9 @@ from plimsoll.ledger.rules.stragglers import MOST_RESUMES, Remedy
 from plimsoll.trials.verdicts import Cause
 
 
-def late(**changes) -> Hand:
+def straggling_run(**changes) -> DrivenRun:
     """A run in which group 0-0 is due and still runs; another is ready to take its place."""
-    run = Hand(**{"batch_groups": 1, "depth": 1, "max_staleness": 1, **changes})
+    run = DrivenRun(**{"batch_groups": 1, "depth": 1, "max_staleness": 1, **changes})
     run.admit()
     run.start_all()
     run.step(leave=("0-0",))
@@ -20,7 +20,7 @@ def late(**changes) -> Hand:
     return run
 
 
-def finish_others(run: Hand) -> None:
+def finish_others(run: DrivenRun) -> None:
     run.admit()
     run.start_all()
     for group in list(run.books.groups.values()):
@@ -30,7 +30,7 @@ def finish_others(run: Hand) -> None:
                     run.finish(group.ticket(place))
 
 
-def make_due_again(run: Hand) -> None:
+def make_due_again(run: DrivenRun) -> None:
     """Train on other groups until group 0-0 is due again."""
     while isinstance(choice := run.accounts.choose(), Batch):
         run.accounts.consume(choice)
@@ -39,19 +39,19 @@ def make_due_again(run: Hand) -> None:
     assert choice.due == ("0-0",)
 
 
-def attend(run: Hand, **changes) -> Remedy | None:
+def attend(run: DrivenRun, **changes) -> Remedy | None:
     return run.accounts.attend("0-0", **{"slack_left": False, "can_resume": False, **changes})
 
 
 def test_the_first_remedy_is_to_wait():
-    run = late()
+    run = straggling_run()
     written = len(run.store.events)
     assert attend(run, slack_left=True, can_resume=True) is Remedy.WAIT
     assert len(run.store.events) == written
 
 
 def test_the_second_remedy_is_to_resume_with_newer_weights():
-    run = late()
+    run = straggling_run()
     assert attend(run, can_resume=True) is Remedy.RESUME
     assert run.books.groups["0-0"].head == Version(0, 1)
     assert run.choose().ids == ("2-0",)
@@ -66,7 +66,7 @@ def test_the_second_remedy_is_to_resume_with_newer_weights():
 
 
 def test_the_number_of_resumes_is_bounded():
-    run = late()
+    run = straggling_run()
     for _ in range(MOST_RESUMES):
         assert attend(run, can_resume=True) is Remedy.RESUME
         make_due_again(run)
@@ -77,8 +77,8 @@ def test_the_number_of_resumes_is_bounded():
 
 
 def test_a_group_with_only_withheld_members_running_is_given_up():
-    """Nothing of it is trained on, whatever their rewards."""
-    run = late(group_size=2, group_policy="min_graded")
+    """None of its tokens would be trained on, for any rewards."""
+    run = straggling_run(group_size=2, group_policy="min_graded")
     run.void("0-0/1.0", Cause.SANDBOX)
     run.start_all()
     assert attend(run) is Remedy.WITHHOLD
@@ -90,7 +90,7 @@ def test_a_group_with_only_withheld_members_running_is_given_up():
 
 
 def test_ended_members_are_withheld_when_the_others_resume():
-    run = late(group_size=2)
+    run = straggling_run(group_size=2)
     run.finish("0-0/0.0")
     assert attend(run, can_resume=True) is Remedy.RESUME
     first, second = run.books.groups["0-0"].members
@@ -99,7 +99,7 @@ def test_ended_members_are_withheld_when_the_others_resume():
 
 
 def test_the_third_remedy_is_to_withhold_members_that_are_too_old():
-    run = late(group_size=2)
+    run = straggling_run(group_size=2)
     run.void("0-0/1.0", Cause.SANDBOX)
     run.start_all()
     assert attend(run) is Remedy.WITHHOLD
@@ -118,13 +118,13 @@ def test_the_third_remedy_is_to_withhold_members_that_are_too_old():
 
 
 def test_members_are_not_withheld_if_the_others_are_void():
-    run = late(group_size=2, group_policy="min_graded")
+    run = straggling_run(group_size=2, group_policy="min_graded")
     run.void("0-0/1.0")
     assert attend(run) is Remedy.REQUEUE
 
 
 def test_the_fourth_remedy_is_to_requeue_the_prompt():
-    run = late()
+    run = straggling_run()
     assert attend(run) is Remedy.REQUEUE
     assert run.books.pending[0].requeues == 1
     assert run.books.tally.groups_by_cause == {Cause.STALE: 1}
@@ -133,7 +133,7 @@ def test_the_fourth_remedy_is_to_requeue_the_prompt():
 
 
 def test_the_last_remedy_is_to_exclude_the_task():
-    run = late(requeues=0)
+    run = straggling_run(requeues=0)
     assert attend(run) is Remedy.QUARANTINE
     assert len(run.books.quarantined) == 1
     assert 0 not in run.books.pending
@@ -141,7 +141,7 @@ def test_the_last_remedy_is_to_exclude_the_task():
 
 
 def test_a_group_that_is_not_due_is_unchanged():
-    run = late()
+    run = straggling_run()
     written = len(run.store.events)
     assert run.accounts.attend("2-0", slack_left=False, can_resume=False) is None
     assert run.accounts.attend("nobody", slack_left=False, can_resume=False) is None
@@ -151,7 +151,7 @@ def test_a_group_that_is_not_due_is_unchanged():
 
 
 def test_an_unstarted_group_takes_the_current_version_at_once():
-    run = Hand(batch_groups=1, depth=1, max_staleness=1)
+    run = DrivenRun(batch_groups=1, depth=1, max_staleness=1)
     run.admit()
     run.accounts.start("1-0/0.0", "w")
     run.finish("1-0/0.0")
@@ -169,7 +169,7 @@ def test_an_unstarted_group_takes_the_current_version_at_once():
 
 @pytest.mark.parametrize("can_resume", [True, False])
 def test_attend_is_idempotent(can_resume: bool):
-    run = late(group_size=2)
+    run = straggling_run(group_size=2)
     run.finish("0-0/0.0")
     attend(run, can_resume=can_resume)
     written = len(run.store.events)

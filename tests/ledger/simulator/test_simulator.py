@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from runs_by_hand import settings
+from driven_run import settings
 from worlds import JournalStore, plan_for, simulate_many
 
 from parts import NIGHTLY

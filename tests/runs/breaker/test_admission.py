@@ -31,11 +31,13 @@ def test_validated_tasks_run():
 def test_a_single_unvalidated_task_is_rejected(doubtful: Standing):
     with pytest.raises(UsageError) as caught:
         decide(STRICT, VALID, VALID, doubtful)
-    said = str(caught.value)
-    assert said.startswith("nothing was run: 1 of 3 tasks are not validated on the backend local")
-    assert f"  t2: {doubtful.description}" in said
-    assert "plimsoll validate tasks --backend local" in said
-    assert ("--skip-quarantined" in said) is (doubtful is BAD)
+    message = str(caught.value)
+    assert message.startswith(
+        "nothing was run: 1 of 3 tasks are not validated on the backend local"
+    )
+    assert f"  t2: {doubtful.description}" in message
+    assert "plimsoll validate tasks --backend local" in message
+    assert ("--skip-quarantined" in message) is (doubtful is BAD)
 
 
 def test_an_allowed_share_of_unvalidated_tasks_may_run():

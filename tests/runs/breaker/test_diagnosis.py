@@ -23,28 +23,31 @@ CLONE = (
 def test_a_diagnosis_has_evidence_remedies_and_commands():
     rows = [void(reason=CURL)] * 5 + [void(Cause.SANDBOX, CLONE)] * 2
     trip = Trip("void-share", "7 of the last 8", count_voids(rows), rows[0])
-    told = diagnose(trip, CONTEXT, look="runs/x/trials/t.1")
-    assert (told.rule, told.said, told.look) == (
+    diagnosis = diagnose(trip, CONTEXT, look="runs/x/trials/t.1")
+    assert (diagnosis.rule, diagnosis.said, diagnosis.look) == (
         "void-share",
         "7 of the last 8",
         "runs/x/trials/t.1",
     )
-    assert told.evidence == [f"5 × void: grader · {CURL}", f"2 × void: sandbox · {CLONE}"]
-    assert told.remedies == [
+    assert diagnosis.evidence == [f"5 × void: grader · {CURL}", f"2 × void: sandbox · {CLONE}"]
+    assert diagnosis.remedies == [
         "`example.invalid`, `https://x.invalid/p.git/` cannot be fetched in a sandbox: "
         "plimsoll stage tasks --to DIR",
         "find the tasks that can be graded: plimsoll validate tasks --backend local",
     ]
-    assert told.go_on == ["after the fix: plimsoll eval tasks", "without a fix: … --keep-going"]
-    assert told.stopped
+    assert diagnosis.go_on == [
+        "after the fix: plimsoll eval tasks",
+        "without a fix: … --keep-going",
+    ]
+    assert diagnosis.stopped
 
 
 def test_rare_reasons_are_counted_and_their_fetches_still_named():
     rows = [void(reason=f"odd {n}") for n in range(5) for _ in range(2)] + [void(reason=CURL)]
-    told = diagnose(Trip("r", "s", count_voids(rows)), CONTEXT, look=None)
-    assert len(told.evidence) == 4
-    assert told.evidence[-1] == "5 × void for 3 other reasons"
-    assert "`example.invalid`" in told.remedies[0]
+    diagnosis = diagnose(Trip("r", "s", count_voids(rows)), CONTEXT, look=None)
+    assert len(diagnosis.evidence) == 4
+    assert diagnosis.evidence[-1] == "5 × void for 3 other reasons"
+    assert "`example.invalid`" in diagnosis.remedies[0]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +65,8 @@ def test_an_unnamed_fetch_still_suggests_staging(reason: str):
 
 
 def test_a_missing_module_suggests_lint():
-    said = "the grader could not import `log_parsers`, then wrote 0"
-    assert remedies([said], "tasks") == [
+    reason = "the grader could not import `log_parsers`, then wrote 0"
+    assert remedies([reason], "tasks") == [
         "see where the missing part should come from: plimsoll lint tasks"
     ]
 

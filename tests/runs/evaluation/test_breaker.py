@@ -194,9 +194,9 @@ async def test_with_keep_going_a_good_canary_restores_trust(
     await run.run()
     rewards = {row.attempt: row.reward for row in run.tally.rows}
     assert [rewards[attempt] for attempt in range(1, 6)] == [None] * 5, "before the canary"
-    assert [rewards[attempt] for attempt in range(11, 21)] == [1.0] * 10, "after a good one"
+    assert [rewards[attempt] for attempt in range(11, 21)] == [1.0] * 10, "after a passed canary"
     retried = {order.attempt for order in workers.orders if order.ticket.endswith(".1")}
-    assert retried, "a trial that ended in doubt is void by the canary's cause, and retried"
+    assert retried, "a trial before a failed canary is void with its cause, and retried"
 
 
 async def test_a_task_solved_in_the_run_becomes_a_canary_if_it_has_a_solution(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rollout_runs import MakeConfig, all_batches, proven, rows
+from rollout_runs import MakeConfig, all_batches, check_audit, rows
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Lineages, Version
@@ -55,7 +55,7 @@ async def test_evaluations_before_between_and_after_steps_do_not_change_training
     assert len(held_out_rows(run)) == 12
     told = {row.ticket for row in held_out_rows(run)}
     assert {"eval-before-0/0.0", "eval-after-1/1.0"} <= told
-    proven(run)
+    check_audit(run)
 
 
 async def test_void_trials_are_retried_and_ungraded_tasks_are_not_in_the_mean(
@@ -74,7 +74,7 @@ async def test_void_trials_are_retried_and_ungraded_tasks_are_not_in_the_mean(
     assert (rollouts.summary.heldout_before, rollouts.summary.heldout_after) == (1.0, None)
     causes = [row.cause for row in held_out_rows(tmp_path / "run")]
     assert causes.count("lost") >= 1
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_held_out_trials_start_before_waiting_training_trials(
@@ -91,7 +91,7 @@ async def test_held_out_trials_start_before_waiting_training_trials(
         await all_batches(rollouts)
     assert measured is not None
     assert measured.graded == 8
-    proven(run)
+    check_audit(run)
 
 
 async def test_training_does_not_starve_an_evaluation_with_more_trials_than_a_group(
@@ -124,14 +124,14 @@ async def test_a_stopped_run_skips_its_evaluation_and_a_resume_runs_it(
         assert await rollouts.evaluate("after") is None
     assert rollouts.held_out == []
     assert rollouts.summary.done
-    proven(run)
+    check_audit(run)
     (run / "go").touch()
     async with Rollouts(config, out=run, trains=False) as rollouts:
         found = await rollouts.evaluate("after")
     assert found is not None
     assert (found.name, found.reward, found.step) == ("after", 1.0, 2)
     assert held_out_rows(run)[-1].ticket.startswith("eval-after.2-")
-    proven(run)
+    check_audit(run)
 
 
 async def test_unstarted_training_tickets_do_not_delay_the_last_evaluation(
@@ -146,20 +146,20 @@ async def test_unstarted_training_tickets_do_not_delay_the_last_evaluation(
         (run / "go").unlink()
         await rollouts.commit(batch)
         await until(lambda: rollouts.status().running == 4, 20)
-    assert rollouts.status().waiting == 4, "all that may run is taken, and by training"
+    assert rollouts.status().waiting == 4, "training has taken all slots"
     step = rollouts.version.number
     shorter = config.model_copy(update={"run": config.run.model_copy(update={"steps": step})})
     async with asyncio.timeout(60), Rollouts(shorter, out=run, trains=False) as rollouts:
         found = await rollouts.evaluate("after")
     assert found is not None
     assert (found.graded, rollouts.summary.done) == (4, True)
-    proven(run)
+    check_audit(run)
     # With more steps, the remaining groups are used.
     (run / "go").touch()
     longer = config.model_copy(update={"run": config.run.model_copy(update={"steps": step + 2})})
     async with asyncio.timeout(60), Rollouts(longer, out=run, trains=False) as rollouts:
         assert len(await all_batches(rollouts)) == 2
-    proven(run)
+    check_audit(run)
 
 
 CHILD = """
@@ -186,7 +186,7 @@ async def test_an_evaluation_interrupted_by_kill_9_runs_again_from_its_start(
     finally:
         child.kill()
         await child.wait()
-    proven(run)
+    check_audit(run)
     (run / "go").touch()
     async with Rollouts(config, out=run, trains=False) as rollouts:
         assert rollouts.held_out == []
@@ -200,7 +200,7 @@ async def test_an_evaluation_interrupted_by_kill_9_runs_again_from_its_start(
         "eval-now.2-2",
     }
     assert rollouts.summary.done
-    proven(run)
+    check_audit(run)
 
 
 async def test_an_abandoned_evaluation_leaves_no_running_trial(
@@ -216,7 +216,7 @@ async def test_an_abandoned_evaluation_leaves_no_running_trial(
         await all_batches(rollouts)
         assert rollouts.status().running == 0
     assert rollouts.summary.done
-    proven(tmp_path / "run")
+    check_audit(tmp_path / "run")
 
 
 async def test_a_resumed_run_has_earlier_evaluation_results(

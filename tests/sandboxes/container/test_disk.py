@@ -20,10 +20,10 @@ def disk() -> Disk:
     return Disk(lambda left: f"the disk of the daemon is full: {left}")
 
 
-async def _status(init, sandbox: ContainerSandbox, **said: object) -> SandboxStatus:
+async def _status(init, sandbox: ContainerSandbox, **fields: object) -> SandboxStatus:
     asked = asyncio.create_task(sandbox.status())
     _, number, _ = await init.next(Kind.STATUS)
-    init.end(number, processes=0, **said)
+    init.end(number, processes=0, **fields)
     return await asked
 
 

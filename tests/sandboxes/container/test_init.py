@@ -253,14 +253,14 @@ def test_requests_of_a_host_that_does_not_read_are_not_buffered(init: Init):
 
 
 def test_output_is_fast(init: Init):
-    begun = time.monotonic()
+    began = time.monotonic()
     number = init.begin("head", "-c", "256M", "/dev/zero")
     total, kind = 0, OUT
     while kind != END:
         kind, _, payload = init.frame()
         total += len(payload) if kind == OUT else 0
     assert total == 256 << 20
-    assert total / (time.monotonic() - begun) > 10 << 20
+    assert total / (time.monotonic() - began) > 10 << 20
     assert number
 
 

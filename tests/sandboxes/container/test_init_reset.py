@@ -57,9 +57,9 @@ ADDED = {
 def test_new_files_are_removed(init: Init, kind: str):
     before = init.said("find / -path /proc -prune -o -path /usr -prune -o -print | sort")
     init.said(ADDED[kind])
-    said = init.request(RESET)
-    assert said["done"] == "1", said
-    assert int(said["removed"]) > 0
+    answer = init.request(RESET)
+    assert answer["done"] == "1", answer
+    assert int(answer["removed"]) > 0
     assert init.said("find / -path /proc -prune -o -path /usr -prune -o -print | sort") == before
 
 
@@ -107,9 +107,9 @@ CHANGED = {
 @pytest.mark.parametrize("kind", CHANGED)
 def test_a_changed_file_is_doubted(init: Init, kind: str):
     init.said(CHANGED[kind])
-    said = init.request(RESET)
-    assert "was changed" in said["doubt"]
-    assert "done" not in said
+    answer = init.request(RESET)
+    assert "was changed" in answer["doubt"]
+    assert "done" not in answer
 
 
 def test_a_change_with_restored_times_is_doubted(init: Init):

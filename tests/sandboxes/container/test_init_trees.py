@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from init_client import DATA, EMPTY, KILL, PACK, STATUS, UNPACK, Ended, Init, fields, started
+from init_client import DATA, EMPTY, KILL, PACK, STATUS, UNPACK, Answer, Init, fields, started
 from plimsoll.sandboxes import trees
 
 END_RECORD = b"e 0 0 0 0 0 0 0\n"
@@ -35,7 +35,7 @@ def _record(kind: str, name: bytes = b"", extra: bytes = b"", mode: int = 0o644)
     return head + name + extra
 
 
-def _upload(init: Init, stream: bytes, target: str) -> Ended:
+def _upload(init: Init, stream: bytes, target: str) -> Answer:
     number = init.ask(UNPACK, fields(target))
     for at in range(0, len(stream), 60_000):
         init.send(DATA, number, stream[at : at + 60_000])
@@ -70,8 +70,8 @@ def test_a_tree_survives_upload_and_download(init: Init, tmp_path: Path):
     ]
     got = init.until_end(init.ask(PACK, fields("/new/target")))
     assert got.words == {"done": "1"}
-    said = trees.unpack(io.BytesIO(bytes(got.out)), str(tmp_path / "back"))
-    assert (said["files"], said["bytes"], said["skipped"]) == (3, 100_001, [])
+    summary = trees.unpack(io.BytesIO(bytes(got.out)), str(tmp_path / "back"))
+    assert (summary["files"], summary["bytes"], summary["skipped"]) == (3, 100_001, [])
     back = tmp_path / "back"
     assert (back / "file").read_bytes() == (source / "file").read_bytes()
     assert (back / "file").stat().st_mtime_ns == -1_500_000_000
@@ -220,8 +220,8 @@ def test_a_tree_of_three_thousand_levels_is_truncated_and_can_be_emptied(
     assert init.until_end(init.begin("python3", "-c", DIG)).words == {"exit": "0"}
     got = init.until_end(init.ask(PACK, fields("/deep")))
     assert got.words == {"done": "1"}
-    said = trees.unpack(io.BytesIO(bytes(got.out)), str(tmp_path / "back"))
-    (skipped,) = said["skipped"]
+    summary = trees.unpack(io.BytesIO(bytes(got.out)), str(tmp_path / "back"))
+    (skipped,) = summary["skipped"]
     assert skipped.startswith("d" * 20 + "/")
     assert skipped.endswith("…: its path is too long")
     assert init.request(EMPTY, "/deep", "755") == {"done": "1"}

@@ -24,8 +24,8 @@ from init_client import (
     STATUS,
     Init,
     fields,
+    parse_fields,
     started,
-    unfields,
 )
 
 WINDOW = 262_144
@@ -50,7 +50,7 @@ def _connected(init: Init, listening: tuple[int, int]) -> tuple[socket.socket, i
     kind, number, payload = init.frame()
     assert kind == CONNECT
     assert number >= 1 << 31
-    assert unfields(payload) == [str(listening[0])]
+    assert parse_fields(payload) == [str(listening[0])]
     return peer, number
 
 

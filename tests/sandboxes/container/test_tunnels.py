@@ -119,17 +119,17 @@ async def test_a_fast_writer_is_paused_until_the_peer_reads(start_fake):
 
 async def test_the_server_sees_a_closed_peer(start_fake):
     init, _, sandbox = await start_fake()
-    heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.set_result(await reader.read())
+        received.set_result(await reader.read())
         writer.write(b"to nobody")  # dropped without an error
 
     _, number = await _listening(init, sandbox, listen)
     await _connected(init, number)
     init.send(Kind.OUT, FIRST, b"bye")
     init.send(Kind.CLOSE, FIRST)
-    assert await asyncio.wait_for(heard, 30) == b"bye"
+    assert await asyncio.wait_for(received, 30) == b"bye"
     await asyncio.sleep(0.02)
     assert init.received_nothing()
 

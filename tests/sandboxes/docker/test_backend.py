@@ -204,7 +204,7 @@ async def test_containers_of_a_killed_process_end_at_once_and_are_reaped(
     owner.communicate()
     deadline = time.monotonic() + 30
     while await daemon.containers(f"plimsoll.run={RUN}", all=False):
-        assert time.monotonic() < deadline, "they still run"
+        assert time.monotonic() < deadline, "the containers still run"
         await asyncio.sleep(0.1)
     async with DockerBackend(DockerOptions(host=docker_daemon)):
         assert not await _remaining(daemon)

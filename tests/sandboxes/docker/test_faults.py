@@ -46,7 +46,7 @@ class Dockerd(Protocol):
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter time limits, for quick tests."""
     monkeypatch.setattr(api, "_PING_INTERVAL", 0.5)
     monkeypatch.setattr(api, "_PING_SECONDS", 1.0)
@@ -99,7 +99,7 @@ async def test_a_sandbox_closed_during_a_restart_is_removed_after_it(dockerd: Do
         assert await _containers(docker.daemon) == 0
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_limits")
 async def test_failed_removals_are_retried_and_done_at_the_end(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))
@@ -110,7 +110,7 @@ async def test_failed_removals_are_retried_and_done_at_the_end(dockerd: Dockerd)
         await asyncio.to_thread(dockerd.start)
         deadline = time.monotonic() + 60
         while await _containers(docker.daemon):
-            assert time.monotonic() < deadline, "it is still there"
+            assert time.monotonic() < deadline, "the container was not removed"
             await asyncio.sleep(0.2)
 
 
@@ -145,7 +145,7 @@ async def test_a_daemon_crash_ends_its_sandboxes(dockerd: Dockerd):
         assert await _containers(docker.daemon) == 0
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_limits")
 async def test_leaving_the_backend_of_a_dead_daemon_takes_bounded_time(dockerd: Dockerd):
     backend = DockerBackend(DockerOptions(host=dockerd.url, wait_seconds=6.0))
     await backend.__aenter__()
@@ -168,7 +168,7 @@ async def test_leaving_the_backend_of_a_dead_daemon_takes_bounded_time(dockerd: 
         await docker.daemon.remove(made.id)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_limits")
 async def test_a_frozen_daemon_ends_its_sandboxes_in_time(dockerd: Dockerd):
     backend = DockerBackend(DockerOptions(host=dockerd.url))
     await backend.__aenter__()
@@ -187,7 +187,7 @@ async def test_a_frozen_daemon_ends_its_sandboxes_in_time(dockerd: Dockerd):
         assert await _containers(daemon) == 0
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_limits")
 async def test_a_short_freeze_of_the_daemon_is_harmless(dockerd: Dockerd):
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await docker.build(ImageSource(reference="debian:12"))

@@ -38,7 +38,7 @@ async def sandbox(docker: DockerBackend, image: Image) -> AsyncIterator[Sandbox]
     await made.close()
 
 
-async def _said(sandbox: Sandbox, command: str) -> str:
+async def _output(sandbox: Sandbox, command: str) -> str:
     done = await sandbox.exec(command)
     assert done.ok, done.complaint()
     return done.stdout.text
@@ -49,7 +49,7 @@ def test_capabilities_are_those_of_a_local_sandbox():
 
 
 async def test_no_command_gets_more_capabilities_or_new_privileges(sandbox: Sandbox):
-    status = await _said(sandbox, "cat /proc/self/status")
+    status = await _output(sandbox, "cat /proc/self/status")
     allowed = sum(1 << number for number in KEPT_CAPABILITIES)
     for name in ("CapEff", "CapPrm", "CapBnd"):
         assert int(re.search(rf"{name}:\s+(\w+)", status)[1], 16) == allowed  # type: ignore[index]
@@ -58,8 +58,8 @@ async def test_no_command_gets_more_capabilities_or_new_privileges(sandbox: Sand
 
 
 async def test_pid_1_is_the_init_and_nothing_else_runs(sandbox: Sandbox):
-    assert await _said(sandbox, "cat /proc/1/comm") == "init\n"
-    seen = await _said(sandbox, "cat /proc/[0-9]*/comm")
+    assert await _output(sandbox, "cat /proc/1/comm") == "init\n"
+    seen = await _output(sandbox, "cat /proc/[0-9]*/comm")
     assert "docker-init" not in seen
     assert "tini" not in seen
 
@@ -82,11 +82,11 @@ async def test_the_init_cannot_be_written_or_inspected(sandbox: Sandbox):
 async def test_no_docker_socket_is_inside(sandbox: Sandbox):
     found = await sandbox.exec("find / -xdev -type s; ls /var/run/docker.sock /run/docker.sock")
     assert "docker.sock\n" not in found.stdout.text
-    assert "sock" not in await _said(sandbox, "cat /proc/mounts")
+    assert "sock" not in await _output(sandbox, "cat /proc/mounts")
 
 
 async def test_limits_are_applied_and_swap_is_disabled(sandbox: Sandbox):
-    limits = await _said(
+    limits = await _output(
         sandbox,
         "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes memory/memory.memsw.limit_in_bytes "
         "pids/pids.max cpu/cpu.cfs_quota_us 2>/dev/null || "
@@ -102,7 +102,7 @@ async def test_processes_are_limited_by_default(docker: DockerBackend, image: Im
     made = await docker.create(image, spec())
     try:
         shown = "cat /sys/fs/cgroup/pids/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids.max"
-        assert await _said(made, shown) == "4096\n"
+        assert await _output(made, shown) == "4096\n"
     finally:
         await made.close()
 
@@ -146,8 +146,8 @@ async def test_mounts_are_read_only_and_yield_to_the_images_files(
     made = await docker.create(image, requested)
     try:
         files = "/opt/mounted/file /opt/alone /srv/file /new/place/file"
-        assert await _said(made, f"cat {files}") == "of the hosta fileof the hostof the host"
-        assert await _said(made, "ls /usr/bin/python3; grep -c root /etc/passwd")
+        assert await _output(made, f"cat {files}") == "of the hosta fileof the hostof the host"
+        assert await _output(made, "ls /usr/bin/python3; grep -c root /etc/passwd")
         for path in ("/opt/mounted/file", "/opt/mounted/new", "/opt/alone", "/srv/x"):
             done = await made.exec(f"echo x > {path}")
             assert not done.ok
@@ -161,10 +161,10 @@ async def test_mounts_are_read_only_and_yield_to_the_images_files(
 async def test_a_missing_working_folder_is_created(docker: DockerBackend, image: Image):
     made = await docker.create(image, spec(workdir="/not/there/yet"))
     try:
-        assert await _said(made, "pwd; stat -c %U .") == "/not/there/yet\nroot\n"
+        assert await _output(made, "pwd; stat -c %U .") == "/not/there/yet\nroot\n"
     finally:
         await made.close()
 
 
 async def test_shared_memory_has_the_size_of_a_local_sandbox(sandbox: Sandbox):
-    assert await _said(sandbox, "df -m --output=size /dev/shm | tail -1 | tr -d ' '") == "64\n"
+    assert await _output(sandbox, "df -m --output=size /dev/shm | tail -1 | tr -d ' '") == "64\n"

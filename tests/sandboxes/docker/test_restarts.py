@@ -116,7 +116,9 @@ class StaleNetwork:
                 return web.json_response({"Id": "a1", "State": {}, "Config": {}})
             case "POST", "/networks/net/disconnect":
                 order = await request.json()
-                assert order == {"Container": "gone", "Force": True}, "only what is gone goes"
+                assert order == {"Container": "gone", "Force": True}, (
+                    "only removed containers are disconnected"
+                )
                 if self.curable:
                     del self.endpoints["ep-17"]
                     del self.endpoints["a1"]  # it disappears meanwhile

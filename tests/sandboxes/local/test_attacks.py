@@ -23,7 +23,7 @@ EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 
 
 @pytest.fixture
-async def generous(home: Path) -> AsyncIterator[LocalBackend]:
+async def permissive_backend(home: Path) -> AsyncIterator[LocalBackend]:
     """A backend that allows all groups of system calls."""
     options = LocalOptions(home=home, allow_system_calls=frozenset(SYSTEM_CALLS))
     async with LocalBackend(options) as backend:
@@ -67,8 +67,10 @@ async def test_no_user_or_cgroup_namespace_can_be_created(sandbox: Sandbox, user
         assert "not permitted" in done.stderr.text
 
 
-async def test_control_groups_cannot_be_mounted_in_a_user_namespace(generous: LocalBackend):
-    made = await _start(generous, "user-namespaces")
+async def test_control_groups_cannot_be_mounted_in_a_user_namespace(
+    permissive_backend: LocalBackend,
+):
+    made = await _start(permissive_backend, "user-namespaces")
     try:
         mount = "unshare -Urm sh -c 'mount -t tmpfs none /mnt && echo in'"
         assert await _output(made, mount) == "in\n"
@@ -80,8 +82,8 @@ async def test_control_groups_cannot_be_mounted_in_a_user_namespace(generous: Lo
         await made.close()
 
 
-async def test_a_nested_namespace_does_not_open_proc_sys(generous: LocalBackend):
-    made = await _start(generous, "user-namespaces")
+async def test_a_nested_namespace_does_not_open_proc_sys(permissive_backend: LocalBackend):
+    made = await _start(permissive_backend, "user-namespaces")
     try:
         for attempt in (
             "umount /proc/sys && echo out",
@@ -121,16 +123,16 @@ async def test_calls_of_another_architecture_are_denied(sandbox: Sandbox):
     assert done.signal is None or not done.stdout.text
 
 
-async def test_calls_are_allowed_by_name(generous: LocalBackend):
+async def test_calls_are_allowed_by_name(permissive_backend: LocalBackend):
     numbers = seccomp.MACHINES[platform.machine()].numbers
     arguments = {"unshare": (1 << 28, 0, 0), "socket": (40, 1 << 20, 0), "keyctl": (0, -3, 0)}
-    other = await _start(generous)
+    other = await _start(permissive_backend)
     for name in SYSTEM_CALLS:
         rules = [rule for rule in seccomp.GROUPS[name] if rule.call != "clone"]
         calls = [(numbers[rule.call], *arguments.get(rule.call, (-1, 0, 0))) for rule in rules]
         denied = [str(rule.error) for rule in rules]
         assert (await _output(other, _calls(*calls))).split() == denied
-        made = await _start(generous, name)
+        made = await _start(permissive_backend, name)
         assert not set((await _output(made, _calls(*calls))).split()) & {*denied}, name
         await made.close()
     await other.close()
@@ -285,7 +287,7 @@ async def test_a_command_has_no_descriptor_of_the_host(sandbox: Sandbox):
 
 
 async def test_sandboxes_share_no_session_keyring_with_each_other_or_the_host(
-    generous: LocalBackend,
+    permissive_backend: LocalBackend,
 ):
     keyctl = seccomp.MACHINES[platform.machine()].numbers["keyctl"]
     ask = (
@@ -294,7 +296,10 @@ async def test_sandboxes_share_no_session_keyring_with_each_other_or_the_host(
     )
     # In a separate process: asking gives a process without a session keyring a new one.
     host = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", ask], text=True)
-    one, two = await _start(generous, "keyrings"), await _start(generous, "keyrings")
+    one, two = (
+        await _start(permissive_backend, "keyrings"),
+        await _start(permissive_backend, "keyrings"),
+    )
     try:
         output = [await _output(made, f'python3 -c "{ask}"') for made in (one, one, two)]
         assert int(output[0]) > 0

@@ -489,7 +489,7 @@ async def test_subgroups_of_a_sandbox_are_removed(
     await until(lambda: left(home, [made.id]) == [])
 
 
-def _let_go(traced: int) -> None:
+def _detach(traced: int) -> None:
     os.waitpid(traced, 0x40000000)  # __WALL
 
 
@@ -508,7 +508,7 @@ async def test_files_of_a_sandbox_stay_while_a_process_does_not_die(
         folder = home / "sandboxes" / made.id
         assert (folder / "meta.json").is_file()
     finally:
-        _let_go(pid)
+        _detach(pid)
     item = next(x for x in await LocalInventory(Home(home)).items() if x.id == made.id)
     await until(lambda: not processes.find_monitors([os.getpid()]).get(made.id))
     await LocalInventory(Home(home)).remove(item)

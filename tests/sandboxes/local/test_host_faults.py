@@ -203,7 +203,7 @@ async def test_a_strict_umask_does_not_close_the_sandbox_to_other_users(home: Pa
 @pytest.mark.parametrize("garbage", [b"{", b"\xff\xfe", b"[]", b"1", b"null", b"x" * 60000])
 async def test_garbage_on_the_channel_ends_every_wait(garbage: bytes):
     problems: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, said: problems.append(said))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         channel = Channel(ours)

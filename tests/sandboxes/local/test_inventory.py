@@ -21,7 +21,7 @@ from plimsoll.sandboxes.protocol import Backend, Image
 from plimsoll.sandboxes.reaper import reap
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.testing.waiting import until
-from sandbox_owner import Living, living
+from sandbox_owner import SandboxOwner, running_owner
 
 Left = Callable[..., list[str]]
 
@@ -38,13 +38,13 @@ def inventory(tmp_path: Path, backend: Backend) -> LocalInventory:
 
 
 @pytest.fixture
-def other(tmp_path: Path, backend: Backend) -> Iterator[Living]:
-    with living(tmp_path, "other-run", 4) as found:
+def other(tmp_path: Path, backend: Backend) -> Iterator[SandboxOwner]:
+    with running_owner(tmp_path, "other-run", 4) as found:
         yield found
 
 
 async def test_running_sandboxes_are_listed_with_their_labels(
-    inventory: LocalInventory, other: Living, backend: Backend, image: Image
+    inventory: LocalInventory, other: SandboxOwner, backend: Backend, image: Image
 ):
     mine = await backend.create(image, spec())
     found = {item.id: item for item in await inventory.items()}
@@ -58,7 +58,7 @@ async def test_running_sandboxes_are_listed_with_their_labels(
 
 
 async def test_reaping_keeps_live_sandboxes(
-    inventory: LocalInventory, other: Living, tmp_path: Path, left: Left
+    inventory: LocalInventory, other: SandboxOwner, tmp_path: Path, left: Left
 ):
     before = left(tmp_path, other.ids)
     assert (await reap(inventory)).removed == ()
@@ -67,7 +67,7 @@ async def test_reaping_keeps_live_sandboxes(
 
 
 async def test_leftovers_of_a_killed_process_are_reaped(
-    inventory: LocalInventory, other: Living, tmp_path: Path, left: Left
+    inventory: LocalInventory, other: SandboxOwner, tmp_path: Path, left: Left
 ):
     other.kill()
     assert {item.state for item in await inventory.items()} == {"ended"}
@@ -79,7 +79,7 @@ async def test_leftovers_of_a_killed_process_are_reaped(
 
 @pytest.mark.parametrize("groups", [True, False])
 async def test_a_live_sandbox_that_is_removed_really_ends_and_others_go_on(
-    inventory: LocalInventory, other: Living, tmp_path: Path, left: Left, groups: bool
+    inventory: LocalInventory, other: SandboxOwner, tmp_path: Path, left: Left, groups: bool
 ):
     victim, *others = other.ids
     if not groups:  # as on hosts without writable control groups
@@ -92,8 +92,8 @@ async def test_a_live_sandbox_that_is_removed_really_ends_and_others_go_on(
     assert other.running(1) == []
     assert not (tmp_path / "sandboxes" / victim).exists()
     assert other.process.stdout is not None
-    said = await asyncio.to_thread(other.process.stdout.readline)
-    assert said.startswith("task.1 is gone: ")
+    line = await asyncio.to_thread(other.process.stdout.readline)
+    assert line.startswith("task.1 is gone: ")
     assert {item.id for item in await inventory.items()} == set(others)
     assert all(other.running(ticket) for ticket in (2, 3, 4))
     await inventory.remove(item)  # it is gone already
@@ -114,7 +114,7 @@ async def test_a_sandbox_removed_by_another_process_is_unavailable_and_closes(
 
 
 async def test_expired_sandboxes_are_removed_once_their_owner_is_dead(
-    inventory: LocalInventory, other: Living, tmp_path: Path
+    inventory: LocalInventory, other: SandboxOwner, tmp_path: Path
 ):
     meta = tmp_path / "sandboxes" / other.ids[0] / "meta.json"
     content = json.loads(meta.read_text())
@@ -163,7 +163,7 @@ def _set(file: Path, attribute: str) -> bool:
 
 @pytest.mark.slow  # waits for the retries
 async def test_a_failed_removal_names_the_path(
-    tmp_path: Path, other: Living, inventory: LocalInventory
+    tmp_path: Path, other: SandboxOwner, inventory: LocalInventory
 ):
     need("root", None if shutil.which("chattr") else "there is no chattr")
     other.kill()

@@ -105,8 +105,8 @@ async def test_a_sandbox_serves_only_its_own_specification(
     await until(lambda: len(faulty.alive) == 1)
     sandbox = await pool.create(image, other)
     assert pool.stats.hits == 0
-    said = await sandbox.exec('echo "$A $PWD"')
-    assert said.stdout.text == f"{other.env['A']} {other.workdir or sandbox.workdir}\n"
+    done = await sandbox.exec('echo "$A $PWD"')
+    assert done.stdout.text == f"{other.env['A']} {other.workdir or sandbox.workdir}\n"
     same = await pool.create(image, spec(env={"A": "1"}))
     assert pool.stats.hits == 1
     assert same.id != sandbox.id

@@ -29,7 +29,7 @@ def faulty(backend: Backend) -> FaultyBackend:
 
 @pytest.fixture(autouse=True)
 def _wait_for_resets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resets are waited for, even on a busy machine."""
+    """Wait for the resets, even on a busy machine."""
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
 
 
@@ -261,8 +261,10 @@ async def test_sandboxes_without_reset_are_used_once_with_one_warning(backend: B
         image = await pool.build(DEBIAN)
         pool.expect(DEBIAN, spec(), 3)
         assert len({await use(pool, image) for _ in range(3)}) == 3
-        said = [warning for warning in pool.warnings if "not reset" in warning]
-    assert said == [f"a sandbox is used once, not reset: its backend has no reset ({pool.name})"]
+        warnings = [warning for warning in pool.warnings if "not reset" in warning]
+    assert warnings == [
+        f"a sandbox is used once, not reset: its backend has no reset ({pool.name})"
+    ]
     assert not faulty.alive
 
 

@@ -69,16 +69,16 @@ def measured(seed: int) -> Meter:
 
 
 def test_readings_of_several_pools_add_up_to_those_of_one():
-    pools, all_of_them, told = [measured(1), measured(2)], Meter(), Meter()
+    pools, expected, received = [measured(1), measured(2)], Meter(), Meter()
     for pool in pools:
-        all_of_them.add(pool.readings)
+        expected.add(pool.readings)
         half = pool.readings
-        told.add(msgspec.json.decode(msgspec.json.encode(half), type=Readings))
+        received.add(msgspec.json.decode(msgspec.json.encode(half), type=Readings))
         pool.started(9.0)
-        all_of_them.started(9.0)
-        told.add(pool.readings.since(half))
-    assert told.stats(Reuse.RESET) == all_of_them.stats(Reuse.RESET)
-    stats = told.stats(Reuse.RESET)
+        expected.started(9.0)
+        received.add(pool.readings.since(half))
+    assert received.stats(Reuse.RESET) == expected.stats(Reuse.RESET)
+    stats = received.stats(Reuse.RESET)
     assert stats.start is not None
     assert stats.start.count == 2002 == sum(span.starts for span in stats.start_over_time)
     assert (stats.failed_starts, stats.retired) == (2, {"it died": 2})

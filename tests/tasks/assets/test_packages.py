@@ -40,7 +40,7 @@ def wheels(*what):
 
 @pytest.fixture(scope="session")
 def index(tmp_path_factory: pytest.TempPathFactory) -> str | None:
-    """Why the configured index cannot be used; None if it can."""
+    """The reason why the configured index cannot be used; None if it can."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--retries", "0"]
     target = str(tmp_path_factory.mktemp("index"))
     done = subprocess.run(
@@ -131,7 +131,7 @@ async def test_uvx_pytest_works_without_a_network(index, stage, offline):
 
 @pytest.fixture(scope="session")
 def npm() -> str | None:
-    """Why npm packages cannot be installed; None if they can."""
+    """The reason why npm packages cannot be installed; None if they can."""
     if shutil.which("npm") is None:
         return "npm is not installed"
     view = ["npm", "view", "is-odd@3.0.1", "version", "--fetch-retries=0"]

@@ -38,7 +38,7 @@ BROKEN = {
     "pytest-missing": {"grader-import-missing"},
     "reward-out-of-range": {"invalid-reward"},
     "set-up-command-fails": {"set-up-always-fails"},
-    "solution-fails": set(),  # What the solution needs is not known before it runs.
+    "solution-fails": set(),  # The needs of the solution are unknown before it runs.
     "string-reward": {"invalid-reward"},
     "test-file-does-not-parse": {"tests-do-not-parse"},
     "two-rewards-differ": {"invalid-reward"},

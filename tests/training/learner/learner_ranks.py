@@ -1,4 +1,4 @@
-"""A rank in tests: `torchrun learner_ranks.py MODEL OUT`, or a scene with a fault."""
+"""The program of a rank: `torchrun learner_ranks.py MODEL OUT`; and ranks that fail."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from plimsoll.training.learner.distributed import DistributedLearner, execute_co
 from plimsoll.training.learner.learner import Learner
 from plimsoll.training.learner.ranks import world
 
-__all__ = ["BATCHES", "VARIANTS", "gathered", "learner", "train", "trouble"]
+__all__ = ["BATCHES", "VARIANTS", "gathered_size", "make_learner", "run_with_fault", "train"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -29,47 +29,47 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
 }
 BATCHES = (8, 5, 1, 0, 7)
-"""How many samples there are in each step: of one, a rank has none, and of 0 both."""
+"""Samples of each step. With 1, one rank has none; with 0, both ranks have none."""
 
 
-def learner(folder: Path, name: str) -> Learner:
-    made = Learner(config(learning_rate=1e-4, **VARIANTS[name]), folder, steps=20)
-    if name == "pieces":  # of logits, as every vocabulary needs them that is not a test's
-        made._networks.policy._rows = 7  # pyright: ignore[reportPrivateUsage]
-    return made
+def make_learner(folder: Path, name: str) -> Learner:
+    learner = Learner(config(learning_rate=1e-4, **VARIANTS[name]), folder, steps=20)
+    if name == "pieces":  # computes the logits in chunks, as for a large vocabulary
+        learner._networks.policy._rows = 7  # pyright: ignore[reportPrivateUsage]
+    return learner
 
 
-def train(made: Learner | DistributedLearner) -> list[list[float]]:
-    """Loss, norm of the gradient and entropy of each step; -1 where there was nothing."""
-    reports = [made.step(items(count, seed=step)) for step, count in enumerate(BATCHES)]
+def train(learner: Learner | DistributedLearner) -> list[list[float]]:
+    """Loss, norm of the gradient and entropy of each step; -1 if there is none."""
+    reports = [learner.step(items(count, seed=step)) for step, count in enumerate(BATCHES)]
     figures = [(each.loss, each.grad_norm, each.entropy) for each in reports]
     return [[-1.0 if one is None else one for one in each] for each in figures]
 
 
-def gathered(made: Learner) -> int:
-    """How many weights and moments this rank has for a checkpoint."""
-    kept = made.gather()
-    return _numbers(kept.weights) + _numbers(kept.state)
+def gathered_size(learner: Learner) -> int:
+    """The number of weights and moments that this rank holds for a checkpoint."""
+    checkpoint = learner.gather()
+    return _numbers(checkpoint.weights) + _numbers(checkpoint.state)
 
 
-def _numbers(kept: object) -> int:
-    if isinstance(kept, Tensor):
-        return kept.numel() if kept.dim() and kept.is_floating_point() else 0
-    return sum(map(_numbers, kept.values())) if isinstance(kept, dict) else 0
+def _numbers(checkpoint: object) -> int:
+    if isinstance(checkpoint, Tensor):
+        return checkpoint.numel() if checkpoint.dim() and checkpoint.is_floating_point() else 0
+    return sum(map(_numbers, checkpoint.values())) if isinstance(checkpoint, dict) else 0
 
 
-def together(folder: Path, out: Path) -> None:
-    """Each variant on all ranks, then one that the first rank alone is told of."""
+def train_variants(folder: Path, out: Path) -> None:
+    """Train each variant on all ranks, then one in which the first rank commands the others."""
     losses: dict[str, list[list[float]]] = {}
     for name in VARIANTS:
-        made = learner(folder, name)
-        losses[name] = train(made)
-        made.save(out / name)
-        (out / f"{name}.{world().rank}").write_text(str(gathered(made)))
-    made = learner(folder, "grpo")
+        learner = make_learner(folder, name)
+        losses[name] = train(learner)
+        learner.save(out / name)
+        (out / f"{name}.{world().rank}").write_text(str(gathered_size(learner)))
+    learner = make_learner(folder, "grpo")
     if world().rank:
-        return execute_commands(made)
-    shared = DistributedLearner(made)
+        return execute_commands(learner)
+    shared = DistributedLearner(learner)
     losses["shared"] = train(shared)
     shared.save(out / "shared")
     shared.load(out / "grpo")
@@ -81,51 +81,51 @@ def together(folder: Path, out: Path) -> None:
     return None
 
 
-def trouble(folder: Path, scene: str, rank: int, port: int, said: Path) -> None:
-    """One of two ranks, one of which gets into trouble that the other has to notice."""
+def run_with_fault(folder: Path, fault: str, rank: int, port: int, report: Path) -> None:
+    """Run one of two ranks. One of them fails, and the other has to notice."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     try:
-        made = learner(folder, "grpo")
+        learner = make_learner(folder, "grpo")
         if rank:
-            _follow(made, scene)
+            _follow(learner, fault)
         else:
-            _lead(made, scene)
+            _lead(learner, fault)
     except BaseException:
-        said.write_text(traceback.format_exc())
+        report.write_text(traceback.format_exc())
         raise
 
 
-def _follow(made: Learner, scene: str) -> None:
-    if scene == "a follower never begins":
+def _follow(learner: Learner, fault: str) -> None:
+    if fault == "the second rank never begins":
         os._exit(3)
-    if scene == "a follower ends in a step":
-        made.step = lambda _: os._exit(3)
-    execute_commands(made)
+    if fault == "the second rank ends in a step":
+        learner.step = lambda _: os._exit(3)
+    execute_commands(learner)
 
 
 def _fail(*_: object) -> NoReturn:
     raise RuntimeError("no memory is left")
 
 
-def _lead(made: Learner, scene: str) -> None:
-    shared = DistributedLearner(made)
+def _lead(learner: Learner, fault: str) -> None:
+    shared = DistributedLearner(learner)
     try:
         shared.step(items())
-        if scene == "the first is killed":
+        if fault == "the first rank is killed":
             os._exit(3)
-        if scene == "the first fails in a step":
-            made.step = _fail
+        if fault == "the first rank fails in a step":
+            learner.step = _fail
             shared.step(items())
-        if scene == "the first is to save after a step that failed":
-            made.step = _fail
+        if fault == "the first rank saves after a failed step":
+            learner.step = _fail
             with suppress(TrainingError):
                 shared.step(items())
             shared.save(Path("nowhere"))
-        if scene == "the first fails to gather a checkpoint":
-            made.gather = _fail
+        if fault == "the first rank fails to gather a checkpoint":
+            learner.gather = _fail
             shared.save(Path("nowhere"))
-        if scene == "a sample is bad":
+        if fault == "a sample is invalid":
             bad = items()
             bad[0].ids[1] = 100_000
             shared.step(bad)
@@ -134,4 +134,4 @@ def _lead(made: Learner, scene: str) -> None:
 
 
 if __name__ == "__main__":
-    together(Path(sys.argv[1]), Path(sys.argv[2]))
+    train_variants(Path(sys.argv[1]), Path(sys.argv[2]))

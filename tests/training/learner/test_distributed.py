@@ -1,4 +1,4 @@
-"""Errors of the first of several ranks."""
+"""Errors of the first rank of several."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from plimsoll.training.learner.ranks import World
 def test_after_any_error_a_rank_does_not_wait_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """They are in the middle of the step that failed here, and would not answer."""
+    """The other ranks are still in the step that failed here, and do not answer."""
     model = make_model(tmp_path / "model")
     config = TrainingConfig(policy="torch", device="cpu", dtype="float32")
     learner = DistributedLearner(Learner(config, model, steps=2))

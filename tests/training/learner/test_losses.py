@@ -55,7 +55,7 @@ def test_an_importance_weight_is_capped_and_has_no_gradient():
     [
         (1.1, 2.0, 2.2, False),
         (1.5, 2.0, 2.6, True),  # 1.3 · 2
-        (0.5, 2.0, 1.0, False),  # too unlikely, and becoming likelier is what is wanted
+        (0.5, 2.0, 1.0, False),  # below the range, but the gradient leads back into it
         (0.5, -2.0, -1.6, True),  # 0.8 · −2
         (1.5, -2.0, -3.0, False),
     ],
@@ -89,7 +89,7 @@ def test_the_mean_of_the_kl_estimate_is_the_divergence():
     assert close(estimated, float((policy * (policy / reference).log()).sum()))
 
 
-def test_a_value_gains_nothing_beyond_the_clip():
+def test_a_value_beyond_the_clip_does_not_lower_the_loss():
     values, old, returns = vector(1.0, 0.1, 3.0), vector(0.0, 0.0, 0.0), vector(1.0, 1.0, 1.0)
     # ½·max(0, (0.2 − 1)²), ½·max(0.9², 0.9²), ½·max(2², 0.8²)
     assert close(value_loss(values, old, returns, 0.2), 0.32, 0.405, 2.0)
@@ -138,7 +138,7 @@ def test_the_gradient_of_the_policy_loss_matches_finite_differences(level, avera
         losses = losses + 0.1 * distance(new, OLD + 0.2)
         return average(losses, ROWS, SIZES, averaging, 4)
 
-    # One token within the clip, one past it upwards, one past it downwards.
+    # One token within the clip range, one above it, one below it.
     new = vector(0.33, 0.9, 0.1).log().requires_grad_()
     assert torch.autograd.gradcheck(loss, (new,))
 

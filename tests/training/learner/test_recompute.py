@@ -16,27 +16,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def learned(folder: Path, *, recompute: bool, **values: object) -> tuple[Learner, int]:
-    """A learner after two steps, and the bytes that it kept for their gradients."""
-    kept: dict[tuple[int, int], int] = {}
+def trained(folder: Path, *, recompute: bool, **values: object) -> tuple[Learner, int]:
+    """A learner after two steps, and the bytes that it saved for their backward passes."""
+    saved: dict[tuple[int, int], int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.data_ptr(), tensor._version] = tensor.nbytes
+    def record(tensor: Tensor) -> Tensor:
+        saved[tensor.data_ptr(), tensor._version] = tensor.nbytes
         return tensor
 
-    wanted = config(learning_rate=1e-3, recompute=recompute).model_copy(update=values)
-    made = Learner(wanted, folder, steps=2)
-    weights = {tensor.data_ptr() for tensor in made.weights().tensors.values()}
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    settings = config(learning_rate=1e-3, recompute=recompute).model_copy(update=values)
+    learner = Learner(settings, folder, steps=2)
+    weights = {tensor.data_ptr() for tensor in learner.weights().tensors.values()}
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         for seed in range(2):
-            made.step(items(8, seed=seed))
-    return made, sum(size for (place, _), size in kept.items() if place not in weights)
+            learner.step(items(8, seed=seed))
+    return learner, sum(size for (pointer, _), size in saved.items() if pointer not in weights)
 
 
 @pytest.mark.parametrize("values", [{}, {"algorithm": "ppo"}, {"dtype": "bfloat16"}])
 def test_recomputation_gives_identical_weights_with_less_memory(folder: Path, values: dict):
-    with_all, much = learned(folder, recompute=False, **values)
-    with_inputs, little = learned(folder, recompute=True, **values)
+    with_all, much = trained(folder, recompute=False, **values)
+    with_inputs, little = trained(folder, recompute=True, **values)
     others = with_inputs.weights().tensors
     for name, tensor in with_all.weights().tensors.items():
         assert torch.equal(tensor, others[name]), name

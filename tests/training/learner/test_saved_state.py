@@ -21,9 +21,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"), generation={"temperature": 0.7})
 
 
-def learner(folder: Path, **values: Any) -> Learner:
-    made = config(**{"learning_rate": 1e-3, "schedule": "linear", **values})
-    return Learner(made, folder, steps=6)
+def make_learner(folder: Path, **values: Any) -> Learner:
+    settings = config(**{"learning_rate": 1e-3, "schedule": "linear", **values})
+    return Learner(settings, folder, steps=6)
 
 
 def same(one: Learner, other: Learner) -> bool:
@@ -39,12 +39,12 @@ def same(one: Learner, other: Learner) -> bool:
     ids=str,
 )
 def test_a_reloaded_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, values: dict):
-    whole, first = learner(folder, **values), learner(folder, **values)
+    whole, first = make_learner(folder, **values), make_learner(folder, **values)
     reports = [whole.step(items(seed=step)) for step in range(6)]
     for step in range(3):
         first.step(items(seed=step))
     first.save(tmp_path / "checkpoint")
-    second = learner(folder, **values)
+    second = make_learner(folder, **values)
     second.load(tmp_path / "checkpoint")
     for step in range(3, 6):
         report = second.step(items(seed=step))
@@ -55,23 +55,23 @@ def test_a_reloaded_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, 
 
 
 def test_the_count_of_bad_steps_is_saved(folder: Path, tmp_path: Path):
-    made = learner(folder)
+    learner = make_learner(folder)
     bad = items()
     bad[0].logprobs[len(bad[0].ids) - 1] = float("nan")
-    made.step(bad)
-    made.save(tmp_path / "checkpoint")
-    other = learner(folder)
+    learner.step(bad)
+    learner.save(tmp_path / "checkpoint")
+    other = make_learner(folder)
     other.load(tmp_path / "checkpoint")
-    assert other.bad_steps == made.bad_steps == 1
+    assert other.bad_steps == learner.bad_steps == 1
 
 
 def test_a_saved_folder_is_a_model_with_its_tokenizer(folder: Path, tmp_path: Path):
-    made = learner(folder)
-    made.step(items())
-    made.save(tmp_path / "saved")
+    learner = make_learner(folder)
+    learner.step(items())
+    learner.save(tmp_path / "saved")
     model = load_model(tmp_path / "saved", device="cpu", dtype="float32")
     state = model.state_dict()
-    assert all(torch.equal(each, state[name]) for name, each in made.weights().tensors.items())
+    assert all(torch.equal(each, state[name]) for name, each in learner.weights().tensors.items())
     assert model.generation_config.temperature == 0.7
     tokenizer = load_tokenizer(tmp_path / "saved")
     assert tokenizer.chat_template == load_tokenizer(folder).chat_template
@@ -81,20 +81,20 @@ def test_an_invalid_generation_config_is_copied_unchanged(tmp_path: Path):
     folder = make_model(tmp_path / "model")
     given = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
     (folder / "generation_config.json").write_text(json.dumps(given))
-    learner(folder).save(tmp_path / "saved")
+    make_learner(folder).save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved/generation_config.json").read_text()) == given
-    learner(folder).load(tmp_path / "saved")
+    make_learner(folder).load(tmp_path / "saved")
 
 
 def test_a_learner_can_start_from_a_saved_folder(folder: Path, tmp_path: Path):
-    made = learner(folder)
-    made.step(items())
-    made.save(tmp_path / "saved")
-    assert same(made, learner(tmp_path / "saved"))
+    learner = make_learner(folder)
+    learner.step(items())
+    learner.save(tmp_path / "saved")
+    assert same(learner, make_learner(tmp_path / "saved"))
 
 
 def test_a_checkpoint_before_the_first_step_can_be_resumed(folder: Path, tmp_path: Path):
-    whole, other = learner(folder), learner(folder)
+    whole, other = make_learner(folder), make_learner(folder)
     whole.save(tmp_path / "saved")
     other.load(tmp_path / "saved")
     assert whole.step(items()).loss == other.step(items()).loss
@@ -102,31 +102,31 @@ def test_a_checkpoint_before_the_first_step_can_be_resumed(folder: Path, tmp_pat
 
 
 def test_weights_name_the_folder_of_the_initial_model(folder: Path):
-    assert learner(folder).weights().base == folder
+    assert make_learner(folder).weights().base == folder
 
 
 def test_a_full_disk_is_reported_and_the_learner_stays_usable(folder: Path, tmp_path: Path):
-    made = learner(folder)
-    made.step(items())
+    learner = make_learner(folder)
+    learner.step(items())
     for limit in (10_000, 600_000):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             with pytest.raises((OSError, RuntimeError, SafetensorError)):
-                made.save(tmp_path / f"{limit}")
+                learner.save(tmp_path / f"{limit}")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    made.save(tmp_path / "saved")
-    other = learner(folder)
+    learner.save(tmp_path / "saved")
+    other = make_learner(folder)
     other.load(tmp_path / "saved")
-    assert same(made, other)
+    assert same(learner, other)
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "text"])
 def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path, damage: str):
-    made = learner(folder)
-    made.step(items())
-    made.save(tmp_path / "saved")
+    learner = make_learner(folder)
+    learner.step(items())
+    learner.save(tmp_path / "saved")
     file = tmp_path / "saved" / "learner.pt"
     if damage == "gone":
         file.unlink()
@@ -135,12 +135,12 @@ def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path, damage: str
     else:
         file.write_text("not a checkpoint")
     with pytest.raises(TrainingError, match=r"learner\.pt cannot be read"):
-        learner(folder).load(tmp_path / "saved")
+        make_learner(folder).load(tmp_path / "saved")
 
 
 def test_a_checkpoint_without_a_critic_is_refused_by_ppo(folder: Path, tmp_path: Path):
-    made = learner(folder)
-    made.step(items())
-    made.save(tmp_path / "saved")
+    learner = make_learner(folder)
+    learner.step(items())
+    learner.save(tmp_path / "saved")
     with pytest.raises(TrainingError, match="no critic"):
-        learner(folder, algorithm="ppo").load(tmp_path / "saved")
+        make_learner(folder, algorithm="ppo").load(tmp_path / "saved")

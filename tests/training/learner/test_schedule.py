@@ -12,7 +12,7 @@ def shares(steps: int, **values: object) -> list[float]:
     return [schedule(step) for step in range(1, steps + 1)]
 
 
-def test_a_constant_rate_stays():
+def test_a_constant_rate_does_not_change():
     assert shares(3) == [1, 1, 1]
 
 

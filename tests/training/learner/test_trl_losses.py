@@ -1,4 +1,4 @@
-"""Our losses beside those of TRL's GRPO trainer, of the same model and the same tokens.
+"""Plimsoll's losses equal those of TRL's GRPO trainer, for the same model and the same tokens.
 
 | ours                                       | TRL                                         |
 | ------------------------------------------ | ------------------------------------------- |
@@ -12,7 +12,7 @@
 | entropy, with averaging = "token"          | entropy_coef                                |
 | correction = "truncated"                   | importance_sampling_ratio of its vLLM mode  |
 
-"dr_grpo" divides by a constant, samples × longest completion, instead of by what there is: it is
+"dr_grpo" divides by a constant, samples × longest completion, not by the number of tokens: it is
 our "token" times tokens / (samples × longest).
 """
 
@@ -38,7 +38,7 @@ pytest.importorskip("trl")
 
 CPU = torch.device("cpu")
 PROMPT = 3
-"""The samples' first tokens, none of which is trained."""
+"""The number of the first tokens of a sample that are never trained."""
 LONGEST = 48
 
 
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_trainer(folder: Path, out: Path, **values: Any) -> Any:
-    """A real one, ready to train; it is asked for its loss alone."""
+    """A real GRPO trainer, used only for its loss."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -78,21 +78,25 @@ def padded(values: list[list[float]], dtype: torch.dtype) -> Tensor:
     return torch.tensor([each + [0] * (longest - len(each)) for each in values], dtype=dtype)
 
 
-def spread(values: Tensor, inputs: Inputs, samples: list[TrainingSample]) -> Tensor:
-    """A value for each trained token, put where TRL has it: at its place in the completion."""
+def place_in_completions(values: Tensor, inputs: Inputs, samples: list[TrainingSample]) -> Tensor:
+    """Put the value of each trained token at its position in the completion, as TRL does."""
     rows: list[list[float]] = []
     for row, sample in zip(inputs.rows, samples, strict=True):
-        given = iter(values[row.start : row.start + len(row.targets)].tolist())
-        rows.append([next(given) if wanted else 0.0 for wanted in sample.mask[PROMPT:]])
+        remaining = iter(values[row.start : row.start + len(row.targets)].tolist())
+        rows.append([next(remaining) if wanted else 0.0 for wanted in sample.mask[PROMPT:]])
     return padded(rows, torch.float32)
 
 
-def theirs(
-    trainer: Any, samples: list[TrainingSample], inputs: Inputs, known: TokenTargets, **more: Tensor
+def trl_loss(
+    trainer: Any,
+    samples: list[TrainingSample],
+    inputs: Inputs,
+    targets: TokenTargets,
+    **more: Tensor,
 ):
     completions = [list(each.ids[PROMPT:]) for each in samples]
     tool_mask = padded([[float(each) for each in one.mask[PROMPT:]] for one in samples], torch.long)
-    assert known.proximal is not None
+    assert targets.proximal is not None
     loss = trainer.compute_loss(
         trainer.model,
         {
@@ -102,7 +106,7 @@ def theirs(
             "completion_mask": padded([[1.0] * len(each) for each in completions], torch.long),
             "tool_mask": tool_mask,
             "advantages": torch.tensor([each.advantage for each in samples]),
-            "old_per_token_logps": spread(known.proximal, inputs, samples),
+            "old_per_token_logps": place_in_completions(targets.proximal, inputs, samples),
             "num_items_in_batch": tool_mask.sum(),
             **more,
         },
@@ -117,11 +121,11 @@ def norm_after(loss: Tensor, model: torch.nn.Module) -> float:
     return torch.stack([each.norm() for each in gradients]).norm().item()
 
 
-class Ours:
-    """One micro-batch of our own, and what TRL is to be told of it."""
+class OwnLoss:
+    """Plimsoll's loss of one micro-batch, and the inputs of TRL's loss."""
 
     def __init__(self, folder: Path) -> None:
-        # Every sample has an advantage: those without go through TRL's model, too.
+        # Every sample gets an advantage, because TRL computes also samples without one.
         self.samples = [replace(each, advantage=each.advantage or 0.3) for each in items()]
         self.inputs = make_inputs(self.samples, CPU)
         self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -129,24 +133,24 @@ class Ours:
         self._batch = self.inputs.micro_batch(range(len(self.samples)))
         with torch.no_grad():
             now = self._scorer(self._batch, False)[0]
-        lot = torch.Generator().manual_seed(3)
-        # As if updates had moved the policy since: some tokens past either clip.
-        self.proximal = now + 0.4 * torch.randn(len(now), generator=lot)
-        self.behaviour = self.proximal + 0.6 * torch.randn(len(now), generator=lot)
-        self.reference = now + 0.3 * torch.randn(len(now), generator=lot)
+        generator = torch.Generator().manual_seed(3)
+        # As if updates had moved the policy: some tokens are beyond either clip.
+        self.proximal = now + 0.4 * torch.randn(len(now), generator=generator)
+        self.behaviour = self.proximal + 0.6 * torch.randn(len(now), generator=generator)
+        self.reference = now + 0.3 * torch.randn(len(now), generator=generator)
 
-    def known(self) -> TokenTargets:
+    def targets(self) -> TokenTargets:
         return TokenTargets(self.behaviour, self.inputs.advantages, self.proximal, None, None)
 
     def loss(self, **values: Any) -> tuple[Tensor, float]:
-        asked = config(**values)
+        settings = config(**values)
         tokens, samples = self.inputs.tokens, len(self.samples)
-        loss = Objective(asked).policy(
+        loss = Objective(settings).policy(
             self._batch,
-            self._scorer(self._batch, bool(asked.entropy)),
-            self.known(),
-            self.reference if asked.kl else None,
-            tokens if asked.averaging == "token" else samples,
+            self._scorer(self._batch, bool(settings.entropy)),
+            self.targets(),
+            self.reference if settings.kl else None,
+            tokens if settings.averaging == "token" else samples,
             TokenStatistics(CPU),
         )
         return loss, norm_after(loss, self.model)
@@ -172,13 +176,13 @@ class Ours:
 def test_loss_and_gradient_match_trl(
     folder: Path, tmp_path: Path, ours: dict, their: dict, kl: float
 ):
-    own = Ours(folder)
+    own = OwnLoss(folder)
     trainer = make_trainer(
         folder, tmp_path, epsilon=0.2, epsilon_high=0.28, beta=kl, temperature=1.0, **their
     )
-    more = {"ref_per_token_logps": spread(own.reference, own.inputs, own.samples)}
-    expected, expected_norm = theirs(trainer, own.samples, own.inputs, own.known(), **more)
-    # The correction is left out by a behaviour that is the policy at the start of the step.
+    more = {"ref_per_token_logps": place_in_completions(own.reference, own.inputs, own.samples)}
+    expected, expected_norm = trl_loss(trainer, own.samples, own.inputs, own.targets(), **more)
+    # Without a correction: the behaviour equals the policy at the start of the step.
     own.behaviour = own.proximal
     loss, norm = own.loss(clip_low=0.2, clip_high=0.28, kl=kl, **ours)
     scale = 1.0
@@ -192,13 +196,13 @@ def test_loss_and_gradient_match_trl(
 def test_truncated_weights_match_the_importance_sampling_ratios_of_trl(
     folder: Path, tmp_path: Path
 ):
-    own = Ours(folder)
+    own = OwnLoss(folder)
     trainer = make_trainer(folder, tmp_path, loss_type="dapo", beta=0.0, temperature=1.0)
-    # Its vLLM mode as far as the loss knows of it.
+    # The loss reads no more than this of its vLLM mode.
     trainer.use_vllm = True
     ratios = (own.proximal - own.behaviour).exp().clamp(max=2.0)
-    more = {"importance_sampling_ratio": spread(ratios, own.inputs, own.samples)}
-    expected, expected_norm = theirs(trainer, own.samples, own.inputs, own.known(), **more)
+    more = {"importance_sampling_ratio": place_in_completions(ratios, own.inputs, own.samples)}
+    expected, expected_norm = trl_loss(trainer, own.samples, own.inputs, own.targets(), **more)
     loss, norm = own.loss(clip_low=0.2, clip_high=0.2, correction_cap=2.0)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
     assert norm == pytest.approx(expected_norm, rel=1e-4)

@@ -35,7 +35,7 @@ def test_a_run_with_missing_figures_is_plotted(tmp_path: Path):
         draw(curves, file)
         picture = imread(file)
         assert picture.shape[:2] == (960, 1080)
-        assert picture.std() > 0.05, "it is empty"
+        assert picture.std() > 0.05, "the picture is empty"
     assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
 
 
@@ -43,25 +43,25 @@ def test_a_single_step_is_visible(tmp_path: Path):
     for number, reward in enumerate((0.25, 0.75)):
         draw(Curves("night", [step(1, reward)], [], 2), tmp_path / f"{number}.png")
     low, high = (imread(tmp_path / f"{number}.png") for number in range(2))
-    assert (low != high).any(), "its reward is nowhere in the picture"
+    assert (low != high).any(), "the picture does not show the reward"
 
 
 @pytest.mark.parametrize("letter", ["n", "W", "night-run-"])
 def test_a_long_name_fits_the_picture(tmp_path: Path, letter: str):
     draw(Curves((letter * 200)[:200], [step(1, 0.5)], [], 2), tmp_path / "long.png")
     picture = imread(tmp_path / "long.png")
-    assert (picture[:100, -3:] == 1.0).all(), "it is cut off"
+    assert (picture[:100, -3:] == 1.0).all(), "the name is cut off"
 
 
 def test_a_failed_write_keeps_the_previous_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "training.png"
     file.write_bytes(b"before")
 
-    def full(self: object, fname: Path, **looks: object) -> None:
+    def full_disk(self: object, fname: Path, **options: object) -> None:
         fname.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("plimsoll.training.metrics.plot.Figure.savefig", full)
+    monkeypatch.setattr("plimsoll.training.metrics.plot.Figure.savefig", full_disk)
     with pytest.raises(OSError, match="No space"):
         draw(Curves("night", [step(1, 0.5)], [], 2), file)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]

@@ -21,10 +21,10 @@ from plimsoll.runs.files.steps import Seconds, Step, StepReport
 from plimsoll.training.metrics import sinks
 from plimsoll.training.metrics.recorder import MetricsRecorder, flatten
 
-Begun = tuple[str, list[dict[str, Any]]]
+LibraryRuns = tuple[str, list[dict[str, Any]]]
 
 
-def line(step: int, reward: float | None = 0.5) -> Step:
+def make_step(step: int, reward: float | None = 0.5) -> Step:
     report = StepReport(loss=0.25, tokens=40, samples=4, learning_rate=1e-3, seconds=0.5)
     return Step(
         step=step,
@@ -44,8 +44,8 @@ def line(step: int, reward: float | None = 0.5) -> Step:
     )
 
 
-class Kept:
-    """A sink that keeps what it is given, and fails after so many lines."""
+class RecordingSink:
+    """A sink that records its figures, and fails after `fails_after` steps."""
 
     name = "kept"
 
@@ -65,9 +65,9 @@ class Kept:
 
 
 async def test_sinks_get_the_named_figures_of_each_step():
-    sink = Kept()
+    sink = RecordingSink()
     metrics = MetricsRecorder([sink])
-    await metrics.step(line(1))
+    await metrics.step(make_step(1))
     await metrics.heldout(1, 0.75)
     await metrics.heldout(1, None)
     await metrics.close()
@@ -81,13 +81,13 @@ async def test_sinks_get_the_named_figures_of_each_step():
 
 
 async def test_a_failing_sink_is_reported_once_and_dropped(caplog: pytest.LogCaptureFixture):
-    broken, sound = Kept(fails_after=1), Kept()
-    metrics = MetricsRecorder([broken, sound])
+    failing, working = RecordingSink(fails_after=1), RecordingSink()
+    metrics = MetricsRecorder([failing, working])
     for step in (1, 2, 3):
-        await metrics.step(line(step))
+        await metrics.step(make_step(step))
     await metrics.close()
-    assert [step for step, _ in sound.lines] == [1, 2, 3]
-    assert [step for step, _ in broken.lines] == [1]
+    assert [step for step, _ in working.lines] == [1, 2, 3]
+    assert [step for step, _ in failing.lines] == [1]
     assert [record.getMessage() for record in caplog.records] == [
         "kept is dropped: nobody is there; steps.jsonl has the figures"
     ]
@@ -142,7 +142,7 @@ def test_a_missing_sink_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch)
     sinks.check_sinks(MetricsConfig())
 
 
-def made(tmp_path: Path, **metrics: object) -> tuple[Config, RunDirectory]:
+def make_run(tmp_path: Path, **metrics: object) -> tuple[Config, RunDirectory]:
     directory = RunDirectory.create(tmp_path / "run", now=datetime.now())
     return Config.model_validate({"metrics": metrics}), directory
 
@@ -150,7 +150,7 @@ def made(tmp_path: Path, **metrics: object) -> tuple[Config, RunDirectory]:
 async def test_a_sink_that_cannot_start_is_reported_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    config, directory = made(tmp_path, tensorboard=True)
+    config, directory = make_run(tmp_path, tensorboard=True)
     (directory.path / "tensorboard").write_text("in the way")
     assert await sinks.make_sinks(config, directory, begin=0) == []
     assert "no figures go to TensorBoard" in caplog.text
@@ -158,21 +158,21 @@ async def test_a_sink_that_cannot_start_is_reported_and_left_out(
 
 
 async def test_tensorboard_has_every_figure_of_every_step(tmp_path: Path):
-    config, directory = made(tmp_path, tensorboard=True)
-    for begin in (0, 2):  # and once more, as after a crash
+    config, directory = make_run(tmp_path, tensorboard=True)
+    for begin in (0, 2):  # the second time as after a crash
         (sink,) = await sinks.make_sinks(config, directory, begin=begin)
         metrics = MetricsRecorder([sink])
-        await metrics.step(line(begin + 1))
+        await metrics.step(make_step(begin + 1))
         await metrics.close()
     files = sorted((directory.path / "tensorboard").iterdir())
     written = b"".join(file.read_bytes() for file in files)
-    for name in flatten(line(1)):
+    for name in flatten(make_step(1)):
         assert name.encode() in written, name
 
 
 @pytest.fixture(params=["wandb", "trackio"])
-def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Begun:
-    """What a library is told of the runs that begin, in place of the library itself."""
+def library_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LibraryRuns:
+    """Records the runs that begin, in place of the library."""
     calls: list[dict[str, Any]] = []
 
     def init(**options: Any) -> SimpleNamespace:
@@ -180,7 +180,7 @@ def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Be
         return SimpleNamespace(define_metric=lambda *_, **__: None)
 
     monkeypatch.setitem(sys.modules, request.param, SimpleNamespace(init=init))
-    # What imports it is forgotten afterwards.
+    # Unload the module that imports the library, before and after the test.
     own = f"plimsoll.training.metrics.{request.param}"
     monkeypatch.setitem(sys.modules, own, None)
     monkeypatch.delitem(sys.modules, own)
@@ -188,11 +188,11 @@ def begun(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Be
 
 
 async def test_runs_of_one_name_are_distinct_and_a_resumed_run_keeps_its_id(
-    tmp_path: Path, begun: Begun
+    tmp_path: Path, library_runs: LibraryRuns
 ):
-    kind, calls = begun
-    for place in ("one", "other", "one"):
-        directory = RunDirectory(tmp_path / place / "night")
+    kind, calls = library_runs
+    for parent in ("one", "other", "one"):
+        directory = RunDirectory(tmp_path / parent / "night")
         directory.path.mkdir(parents=True, exist_ok=True)
         config = Config.model_validate({"metrics": {kind: "project"}})
         assert len(await sinks.make_sinks(config, directory, begin=0)) == 1
@@ -206,11 +206,11 @@ async def test_wandb_records_a_run_offline_and_resumes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(os.environ, "WANDB_MODE", "offline")
-    config, directory = made(tmp_path, wandb="night")
+    config, directory = make_run(tmp_path, wandb="night")
     for begin in (0, 1):
         (sink,) = await sinks.make_sinks(config, directory, begin=begin)
         metrics = MetricsRecorder([sink])
-        await metrics.step(line(begin + 1))
+        await metrics.step(make_step(begin + 1))
         await metrics.close()
     files = list((directory.path / "wandb").rglob("*.wandb"))
     assert files
@@ -220,9 +220,9 @@ async def test_wandb_records_a_run_offline_and_resumes_it(
 @pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="trackio is not installed")
 async def test_trackio_records_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(os.environ, "TRACKIO_DIR", str(tmp_path / "trackio"))
-    config, directory = made(tmp_path, trackio="night")
+    config, directory = make_run(tmp_path, trackio="night")
     (sink,) = await sinks.make_sinks(config, directory, begin=0)
     metrics = MetricsRecorder([sink])
-    await metrics.step(line(1))
+    await metrics.step(make_step(1))
     await metrics.close()
     assert any(file.stat().st_size for file in (tmp_path / "trackio").rglob("night*"))

@@ -11,5 +11,5 @@ from tiny_model import make_model
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model as small as can be."""
+    """A minimal model."""
     return make_model(tmp_path_factory.mktemp("base"), layers=1, hidden=16, heads=2)

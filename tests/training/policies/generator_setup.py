@@ -17,11 +17,11 @@ from plimsoll.training.policies.local.generator import Generator
 from plimsoll.training.policies.local.sampling import GenerationParams
 
 LETTERS = 90
-"""Tokens of prompts are below."""
+"""Token ids of prompts are below this."""
 
 
 def prompt(number: int, length: int = 20) -> list[int]:
-    """Prompts of different numbers share nothing."""
+    """A prompt. Prompts with different numbers have no common prefix."""
     return [(number * 31 + 7 * at + at * at) % LETTERS for at in range(length)]
 
 
@@ -45,26 +45,26 @@ class GeneratorSetup:
     generator: Generator
 
     async def ask(self, row: Row) -> Tokens:
-        return joined([news async for news in self.generator.generate(row)])
+        return join_pieces([piece async for piece in self.generator.generate(row)])
 
     async def ask_all(self, rows: Sequence[Row]) -> list[Tokens]:
         return list(await asyncio.gather(*map(self.ask, rows)))
 
     def changed(self, seed: int) -> dict[str, torch.Tensor]:
-        """Other weights of the same model."""
-        chance = torch.Generator().manual_seed(seed)
+        """Changed weights for the same model."""
+        rng = torch.Generator().manual_seed(seed)
         return {
-            name: tensor + 0.1 * torch.randn(tensor.shape, generator=chance)
+            name: tensor + 0.1 * torch.randn(tensor.shape, generator=rng)
             for name, tensor in self.model.state_dict().items()
         }
 
 
-def joined(news: list[Tokens]) -> Tokens:
+def join_pieces(pieces: list[Tokens]) -> Tokens:
     return Tokens(
-        ids=[token for each in news for token in each.ids],
-        logprobs=[value for each in news for value in each.logprobs],
-        versions=[run for each in news for run in each.versions],
-        finish=news[-1].finish,
+        ids=[token for each in pieces for token in each.ids],
+        logprobs=[value for each in pieces for value in each.logprobs],
+        versions=[run for each in pieces for run in each.versions],
+        finish=pieces[-1].finish,
     )
 
 
@@ -92,9 +92,9 @@ async def generating(
 
 
 def logprobs_of(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
-    """What the model gives each token of an answer, computed at once and without a cache."""
+    """The log probabilities of an answer, computed in one pass without a cache."""
     with torch.inference_mode():
         ids = torch.tensor([[*prompt, *answer]])
         logits = model(input_ids=ids, use_cache=False).logits[0].float()
-    every = logits.log_softmax(-1)
-    return [every[len(prompt) - 1 + at, token].item() for at, token in enumerate(answer)]
+    logprobs = logits.log_softmax(-1)
+    return [logprobs[len(prompt) - 1 + at, token].item() for at, token in enumerate(answer)]

@@ -20,12 +20,12 @@ __all__ = [
     "V",
     "ask",
     "ask_slowly",
-    "entered",
-    "hurry",
+    "healthy",
     "replicas",
+    "running_policy",
+    "speed_up",
     "until",
     "weights_of",
-    "well",
 ]
 
 KINDS: dict[Any, type[StandIn]] = {"vllm": VLLMStandIn, "sglang": SGLangStandIn}
@@ -36,7 +36,7 @@ def V(number: int) -> Version:  # noqa: N802
 
 
 def weights_of(base: Path, number: int) -> Weights:
-    """Weights that stand-ins read this number from."""
+    """Weights from which stand-ins read this number."""
     tensors = load_file(base / "model.safetensors")
     tensors[MARK] = torch.full_like(tensors[MARK], float(number))
     return Weights(tensors, base)
@@ -57,7 +57,7 @@ async def ask(server: StandIn, prompt: str = "hello", tokens: int = 4) -> list[T
 
 
 async def ask_slowly(servers: Sequence[StandIn], count: int) -> list[asyncio.Task[list[Token]]]:
-    """Answers of 60 tokens that are under way at every server until `hurry` ends them."""
+    """Start slow answers of 60 tokens at every server. `speed_up` lets them finish."""
     for server in servers:
         server.pace = 0.3
     tasks = [
@@ -69,16 +69,16 @@ async def ask_slowly(servers: Sequence[StandIn], count: int) -> list[asyncio.Tas
     return tasks
 
 
-def hurry(servers: Sequence[StandIn]) -> None:
+def speed_up(servers: Sequence[StandIn]) -> None:
     for server in servers:
         server.pace = 0.001
 
 
 @asynccontextmanager
-async def entered(
+async def running_policy(
     servers: Sequence[StandIn], folder: Path, **options: Any
 ) -> AsyncGenerator[OpenAIPolicy]:
-    """A policy on stand-ins that serve meanwhile. It does not watch unless it is asked to."""
+    """A policy on running stand-ins. It watches them only with a smaller `watch_seconds`."""
     options = {"watch_seconds": 3600.0, "update_seconds": 60.0, **options}
     async with serving(*servers):
         urls = [server.url for server in servers]
@@ -86,10 +86,10 @@ async def entered(
             yield policy
 
 
-async def until(what: Callable[[], object], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while True:
-            if what():
+            if condition():
                 return
             await asyncio.sleep(0.002)
 
@@ -98,6 +98,6 @@ def replicas(kind: str, count: int = 3) -> list[StandIn]:
     return [KINDS[kind]() for _ in range(count)]
 
 
-def well(servers: Sequence[StandIn]) -> bool:
-    """Whether all of them generate, and none was asked for what it must not be."""
-    return not any(server.paused or server.wrongs for server in servers)
+def healthy(servers: Sequence[StandIn]) -> bool:
+    """True if all servers generate, and none received a call that it does not allow."""
+    return not any(server.paused or server.violations for server in servers)

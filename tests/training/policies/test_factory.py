@@ -39,7 +39,7 @@ async def test_servers_without_capabilities_for_training_are_refused(
 
 
 async def test_a_silent_server_may_be_paused_and_is_accepted():
-    """By a trainer that was killed: it goes on once it has weights."""
+    """A killed trainer may have left it paused: it continues once it has weights."""
     async with serve_script(lambda _: Turn(failure=503)) as server:
         await check_servers(config(server.url))
-        assert server.requests, "it was asked"
+        assert server.requests, "no request was sent"

@@ -20,7 +20,7 @@ __all__ = ["Fault", "SGLangStandIn", "StandIn", "Token", "VLLMStandIn", "read_nu
 
 Fault = int | Literal["hang", "drop", "none"]
 MARK = "model.norm.weight"
-"""The tensor that the number is in."""
+"""The tensor that holds the number."""
 
 
 def read_number(folder: str) -> int:
@@ -32,7 +32,7 @@ def read_number(folder: str) -> int:
 class Token:
     weights: int
     context: int
-    """The weights that its cached context was computed with."""
+    """The weights that computed its cached context."""
 
     @property
     def id(self) -> int:
@@ -52,27 +52,27 @@ class _Running:
 
 
 class StandIn:
-    """What both kinds have in common: generation, faults, and a start and an end."""
+    """The common parts of both kinds: generation, faults, start and stop."""
 
     def __init__(self, number: int = 0) -> None:
-        self.first = number
+        self.initial = number
         self.number = number
         self.label = "default"
         self.url = ""
         self.key = ""
         self.pace = 0.005
-        """Seconds for a token."""
+        """Seconds per token."""
         self.loads = asyncio.Event()
-        """Weights are loaded once this is set, as it is unless a test clears it."""
+        """A load of weights waits for this, which is set unless a test clears it."""
         self.loads.set()
-        self.says: str | None = None
-        """What it says that it serves, whatever it serves."""
+        self.reported_version: str | None = None
+        """The version that it reports instead of its own."""
         self.calls: list[str] = []
-        self.wrongs: list[str] = []
-        """What a real server would not have survived, or would have answered wrongly for."""
+        self.violations: list[str] = []
+        """Calls that would break a real server, or make it answer wrongly."""
         self.faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self.delays: dict[str, float] = {}
-        """Seconds before a route does anything, by the route."""
+        """Seconds before a request is handled, by route."""
         self.admits = asyncio.Event()
         self.steps = asyncio.Event()
         self.running: set[_Running] = set()
@@ -86,7 +86,7 @@ class StandIn:
         return not (self.admits.is_set() and self.steps.is_set())
 
     async def start(self) -> None:
-        """With the weights that it was started with the first time."""
+        """Start, or start again, with the initial weights."""
         self._fresh()
         self._runner = web.ServerRunner(
             web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1
@@ -106,7 +106,7 @@ class StandIn:
         await self.start()
 
     def _fresh(self) -> None:
-        self.number, self.label = self.first, "default"
+        self.number, self.label = self.initial, "default"
         self._cache.clear()
         self.admits.set()
         self.steps.set()
@@ -138,7 +138,7 @@ class StandIn:
         handler = self.routes().get((request.method, path))
         if handler is None:
             return web.json_response({"detail": "Not Found"}, status=404)
-        # A real server goes on with its work when the client leaves.
+        # A real server continues its work when the client disconnects.
         return await asyncio.shield(asyncio.ensure_future(handler({**request.query, **data})))
 
     def model_card(self) -> dict[str, object]:
@@ -149,12 +149,12 @@ class StandIn:
     ) -> dict[tuple[str, str], Callable[[dict[str, Any]], Awaitable[web.Response]]]:
         return {}
 
-    async def _complete(self, asked: dict[str, Any]) -> web.Response:
+    async def _complete(self, body: dict[str, Any]) -> web.Response:
         await self.admits.wait()
-        one = _Running(prompt=str(asked["messages"][-1]["content"]))
+        one = _Running(prompt=str(body["messages"][-1]["content"]))
         self.running.add(one)
         try:
-            while len(one.tokens) < int(asked.get("max_tokens") or 8) and not one.aborted:
+            while len(one.tokens) < int(body.get("max_tokens") or 8) and not one.aborted:
                 await self._step(one)
         finally:
             self.running.discard(one)
@@ -182,7 +182,7 @@ class StandIn:
         except (OSError, FileNotFoundError) as error:
             return web.json_response({"success": False, "message": str(error)}, status=400)
         if self.running and self.steps.is_set():
-            self.wrongs.append("weights were loaded while it generated")
+            self.violations.append("weights were loaded while it generated")
         await self.loads.wait()
         self.number = number
         return None
@@ -195,7 +195,7 @@ class StandIn:
 
 
 class VLLMStandIn(StandIn):
-    """With VLLM_SERVER_DEV_MODE=1, unless `dev_mode` is taken away."""
+    """vLLM with VLLM_SERVER_DEV_MODE=1, unless `dev_mode` is false."""
 
     dev_mode = True
 
@@ -212,11 +212,11 @@ class VLLMStandIn(StandIn):
             ("GET", "/weight_info"): self._weight_info,
         }
 
-    async def _pause(self, asked: dict[str, Any]) -> web.Response:
+    async def _pause(self, body: dict[str, Any]) -> web.Response:
         self.admits.clear()
-        match asked.get("mode", "abort"):
+        match body.get("mode", "abort"):
             case "keep":
-                pass  # the cache is kept here: the documentation says both
+                pass  # keeps the cache: the documentation contradicts itself
             case "wait":
                 await self._idle()
                 self._cache.clear()
@@ -228,38 +228,38 @@ class VLLMStandIn(StandIn):
             self.steps.clear()
         return web.json_response({"status": "paused"})
 
-    async def _resume(self, _asked: dict[str, Any]) -> web.Response:
+    async def _resume(self, _body: dict[str, Any]) -> web.Response:
         self.admits.set()
         self.steps.set()
         return web.json_response({"status": "resumed"})
 
-    async def _is_paused(self, _asked: dict[str, Any]) -> web.Response:
+    async def _is_paused(self, _body: dict[str, Any]) -> web.Response:
         return web.json_response({"is_paused": self.paused})
 
-    async def _collective_rpc(self, asked: dict[str, Any]) -> web.Response:
-        if asked["method"] != "reload_weights":
+    async def _collective_rpc(self, body: dict[str, Any]) -> web.Response:
+        if body["method"] != "reload_weights":
             return web.json_response({"detail": "no such method"}, status=400)
-        failed = await self._load(asked["kwargs"]["weights_path"])
+        failed = await self._load(body["kwargs"]["weights_path"])
         return failed or web.json_response({"results": [None]})
 
-    async def _reset_prefix_cache(self, asked: dict[str, Any]) -> web.Response:
-        if not self.running or asked.get("reset_running_requests") == "true":
+    async def _reset_prefix_cache(self, body: dict[str, Any]) -> web.Response:
+        if not self.running or body.get("reset_running_requests") == "true":
             self._cache.clear()
             for one in self.running:
                 one.context = None
         return web.Response()
 
-    async def _update_weight_version(self, asked: dict[str, Any]) -> web.Response:
-        self.label = asked["new_version"]
+    async def _update_weight_version(self, body: dict[str, Any]) -> web.Response:
+        self.label = body["new_version"]
         return web.json_response({"success": True, "new_version": self.label})
 
-    async def _weight_info(self, _asked: dict[str, Any]) -> web.Response:
-        return web.json_response({"weight_version": self.says or self.label})
+    async def _weight_info(self, _body: dict[str, Any]) -> web.Response:
+        return web.json_response({"weight_version": self.reported_version or self.label})
 
 
 class SGLangStandIn(StandIn):
     flushes_retracted = True
-    """Whether the cache can be dropped while requests wait that were retracted."""
+    """True if the cache can be flushed while retracted requests wait."""
 
     def routes(self):
         return {
@@ -271,11 +271,11 @@ class SGLangStandIn(StandIn):
             ("GET", "/model_info"): self._model_info,
         }
 
-    async def _pause_generation(self, asked: dict[str, Any]) -> web.Response:
+    async def _pause_generation(self, body: dict[str, Any]) -> web.Response:
         self.admits.clear()
         self.steps.clear()
         for one in self.running:
-            match asked.get("mode", "abort"):
+            match body.get("mode", "abort"):
                 case "retract":
                     one.context = None
                 case "abort":
@@ -284,12 +284,12 @@ class SGLangStandIn(StandIn):
                     pass
         return web.json_response({"status": "ok"})
 
-    async def _continue_generation(self, _asked: dict[str, Any]) -> web.Response:
+    async def _continue_generation(self, _body: dict[str, Any]) -> web.Response:
         self.admits.set()
         self.steps.set()
         return web.json_response({"status": "ok"})
 
-    async def _flush_cache(self, _asked: dict[str, Any]) -> web.Response:
+    async def _flush_cache(self, _body: dict[str, Any]) -> web.Response:
         return web.Response() if self._flush() else web.Response(text="pending", status=400)
 
     def _flush(self) -> bool:
@@ -298,33 +298,35 @@ class SGLangStandIn(StandIn):
         self._cache.clear()
         return True
 
-    async def _update_weights_from_disk(self, asked: dict[str, Any]) -> web.Response:
-        if asked.get("abort_all_requests"):
-            self.wrongs.append("requests were aborted")
+    async def _update_weights_from_disk(self, body: dict[str, Any]) -> web.Response:
+        if body.get("abort_all_requests"):
+            self.violations.append("requests were aborted")
         paused = self.paused
         if not paused:
             self.admits.clear()
             await self._idle()
         try:
-            failed = await self._load(asked["model_path"])
+            failed = await self._load(body["model_path"])
         finally:
             if not paused:
                 self.admits.set()
         if failed:
             return failed
-        if asked.get("flush_cache", True) and not self._flush():
-            self.wrongs.append("Cache flush failed after updating weights")
-        self.label = asked.get("weight_version") or self.label
+        if body.get("flush_cache", True) and not self._flush():
+            self.violations.append("Cache flush failed after updating weights")
+        self.label = body.get("weight_version") or self.label
         return web.json_response({"success": True, "message": "Succeeded"})
 
-    async def _update_weight_version(self, asked: dict[str, Any]) -> web.Response:
-        if asked.get("abort_all_requests", True):
-            self.wrongs.append("requests were aborted")
-        self.label = asked["new_version"]
+    async def _update_weight_version(self, body: dict[str, Any]) -> web.Response:
+        if body.get("abort_all_requests", True):
+            self.violations.append("requests were aborted")
+        self.label = body["new_version"]
         return web.json_response({"success": True, "message": "", "new_version": self.label})
 
-    async def _model_info(self, _asked: dict[str, Any]) -> web.Response:
-        return web.json_response({"model_path": "m", "weight_version": self.says or self.label})
+    async def _model_info(self, _body: dict[str, Any]) -> web.Response:
+        return web.json_response(
+            {"model_path": "m", "weight_version": self.reported_version or self.label}
+        )
 
 
 @asynccontextmanager

@@ -29,10 +29,10 @@ def files_in(folder: Path) -> dict[str, bytes]:
 def test_the_folders_of_the_demo_match_the_generator(tmp_path):
     write_demo(tmp_path)
     made = files_in(tmp_path)
-    kept = files_in(DEMO)
-    by_hand = {path for path in kept if path.startswith("tasks/needs-internet/")}
+    committed = files_in(DEMO)
+    by_hand = {path for path in committed if path.startswith("tasks/needs-internet/")}
     assert by_hand
-    assert made == {path: data for path, data in kept.items() if path not in by_hand}
+    assert made == {path: data for path, data in committed.items() if path not in by_hand}
 
 
 def test_each_set_has_equally_many_tasks_of_each_kind():
@@ -54,9 +54,9 @@ def test_no_two_tasks_of_the_demo_share_an_instruction_or_a_solution():
 
 def test_the_pretraining_data_has_no_task_of_the_demo():
     demo = [*TASKS.training, *TASKS.held_out]
-    said = {text for task in demo for text in (task.instruction, *task.commands)}
+    texts = {text for task in demo for text in (task.instruction, *task.commands)}
     for other in other_instances(Random(0), 20_000):
-        assert said.isdisjoint((other.instruction, *other.commands))
+        assert texts.isdisjoint((other.instruction, *other.commands))
 
 
 def test_the_searched_line_is_the_only_one_with_its_word():

@@ -17,16 +17,16 @@ LARGEST = 2_000_000
 
 
 def greedy(folder: Path) -> list[list[int]]:
-    """The likeliest answers to the held-out tasks."""
+    """The answers to the held-out tasks at temperature 0."""
     model, tokenizer = load_model(folder, device="cpu"), load_tokenizer(folder)
     answers = []
     for task in demo_tasks().held_out:
-        asked = [{"role": "user", "content": task.instruction}]
+        messages = [{"role": "user", "content": task.instruction}]
         prompt = tokenizer.apply_chat_template(
-            asked, add_generation_prompt=True, return_dict=False, return_tensors="pt"
+            messages, add_generation_prompt=True, return_dict=False, return_tensors="pt"
         )
-        said = model.generate(prompt, do_sample=False, max_new_tokens=40)
-        answers.append(said[0, prompt.shape[1] :].tolist())
+        output = model.generate(prompt, do_sample=False, max_new_tokens=40)
+        answers.append(output[0, prompt.shape[1] :].tolist())
     return answers
 
 
@@ -60,7 +60,7 @@ def test_the_recipe_reproduces_the_shipped_policy(tmp_path: Path):
     losses = recipe.make(made, say=print)
     assert losses[-1] < losses[0] / 10
     assert_same_texts(made)
-    # Another machine rounds differently, and training carries that on: the abilities are the same.
+    # Another machine rounds differently, so the weights differ, but not the abilities.
     assert loss(made) == pytest.approx(loss(tiny.folder()), rel=0.1)
     pairs = list(zip(greedy(made), greedy(tiny.folder()), strict=True))
     assert sum(one == other for one, other in pairs) >= 0.7 * len(pairs)

@@ -219,7 +219,7 @@ async def test_a_misspelt_key_is_reported_if_grading_fails(write_task, run):
     assert any("envs" in evidence.what for evidence in ran.verdict.evidence)
 
 
-# Valid zeros, whatever was printed.
+# Valid zeros, for any output.
 
 
 async def test_a_zero_after_failed_tests_is_valid(write_task, run):

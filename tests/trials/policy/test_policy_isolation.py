@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers import Ran, check_graded
+from helpers import FinishedTrial, check_graded
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.trials.policy_session import PolicyAccess
 from plimsoll.trials.trial import run_trial
-from policy_agents import Asking
+from policy_agents import AskingAgent
 
 CONNECT = "python3 -c \"import socket; socket.create_connection(('{}', {}), 3)\" 2>/dev/null"
 
@@ -30,18 +30,18 @@ def run(gateway: Gateway, backend: Backend, write_task, tmp_path: Path):
     """Run trials of a script through one gateway."""
     task = write_task()
 
-    async def run(script: str, attempt: int = 1) -> Ran:
+    async def run(script: str, attempt: int = 1) -> FinishedTrial:
         folder = tmp_path / f"trial-{attempt}"
         result = await run_trial(
             task,
             attempt=attempt,
-            agent=Asking(script),
+            agent=AskingAgent(script),
             backend=backend,
             run="test",
             directory=folder,
             policy=PolicyAccess(gateway, Limits(), tmp_path / "blobs"),
         )
-        return Ran(result.verdict, folder, result.phases)
+        return FinishedTrial(result.verdict, folder, result.phases)
 
     return run
 

@@ -22,7 +22,7 @@ def test_a_slow_loop_turn_is_shown_after_later_heartbeats():
     member.record_beat(beat(1, lag=0.0, slowest=0.35))
     member.record_beat(beat(2, lag=0.0, slowest=0.01))
     assert member.status().lag == 0.35
-    assert member.status().lag == 0, "it was told already"
+    assert member.status().lag == 0, "the slow turn was shown before"
 
 
 def test_a_blocked_loop_is_shown_while_it_is_blocked():
@@ -119,4 +119,4 @@ async def test_of_equally_busy_workers_one_that_expects_an_order_gets_it():
     for kind, worker in ((B, "two"), (A, "one")):
         assert workers.least_busy(kind) is workers.find(worker)
     give(workers, "two", C)
-    assert workers.least_busy(B) is workers.find("one"), "the load comes first"
+    assert workers.least_busy(B) is workers.find("one"), "the load takes precedence"

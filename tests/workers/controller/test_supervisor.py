@@ -109,7 +109,7 @@ async def test_a_failed_start_is_reported_before_the_worker_ends(engine: Engine)
     async with Supervisor(engine, spec("broken_and_slow"), number=1) as supervisor:
         with pytest.raises(WorkerError, match="this place cannot be made"):
             await supervisor.wait_ready()
-        assert supervisor.status(), "it has ended already"
+        assert supervisor.status(), "the worker has ended"
 
 
 async def test_the_error_of_a_worker_that_dies_at_its_start_has_its_last_output(engine: Engine):
@@ -170,11 +170,11 @@ async def test_a_memory_limit_exceeded_by_the_first_tickets_is_reported(
             await supervisor.run(order(ticket, "hold 400"))
             await until(lambda: [s.phase for s in supervisor.status()] == [Phase.READY], 60)
             await until(lambda: supervisor.status()[0].finished == 0, 60)
-    said = [
+    warnings = [
         r.getMessage() for r in caplog.records if "memory_mb is 300; raise it" in r.getMessage()
     ]
-    assert len(said) == 1, "once is enough"
-    assert "is replaced after 1 tickets" in said[0]
+    assert len(warnings) == 1, "the warning is logged once"
+    assert "is replaced after 1 tickets" in warnings[0]
 
 
 async def test_a_slow_loop_turn_is_shown_after_it_has_ended(engine: Engine):

@@ -28,8 +28,8 @@ async def started(engine: Engine) -> AsyncIterator[Placed]:
     """A worker that has sent its hello and got no reply."""
     async with engine, ControllerSocket(engine.host) as board:
         placed = await engine.start(board.open("worker-1", {"PLIMSOLL_NAMED": "yes"}))
-        heard = await board.receive()
-        assert heard.worker == "worker-1" and heard.message == Hello()
+        received = await board.receive()
+        assert received.worker == "worker-1" and received.message == Hello()
         await until(lambda: "pid" in placed.where)
         assert placed.is_placed
         yield placed

@@ -107,20 +107,22 @@ def gcs_tables() -> list[bytes]:
 async def test_the_run_waits_for_a_slowly_growing_cluster_and_shows_the_wait(
     shared_cluster: Any,
 ):
-    wishes = RayOptions(address=shared_cluster.address, resources={"slip": 2})
+    ray_options = RayOptions(address=shared_cluster.address, resources={"slip": 2})
     limit = 60.0
     with contextlib.ExitStack() as stack:
         grow(shared_cluster, stack)
         patient = options(start_within=limit)
-        async with Supervisor(RayEngine(wishes), spec(), number=2, options=patient) as supervisor:
+        async with Supervisor(
+            RayEngine(ray_options), spec(), number=2, options=patient
+        ) as supervisor:
             await until(lambda: supervisor.free == 2, limit)
-            waits = one_that_waits(supervisor)
+            waits = waiting_worker(supervisor)
             assert (waits.phase, waits.where) == ("starting", "waits for a node with 2 slip")
-            said = r"waiting for Ray to place 1 worker \(needs 2 slip each\) · \d+ s"
-            assert re.fullmatch(said, supervisor.waiting)
-            # As if the node came minutes later: the time limit for the start has not begun.
+            expected = r"waiting for Ray to place 1 worker \(needs 2 slip each\) · \d+ s"
+            assert re.fullmatch(expected, supervisor.waiting)
+            # As if the node came minutes later: the start timeout has not begun.
             pass_time(supervisor, waits.worker, 10 * limit)
-            await until(lambda: one_that_waits(supervisor).waited_seconds > 10 * limit + 1)
+            await until(lambda: waiting_worker(supervisor).waited_seconds > 10 * limit + 1)
             grow(shared_cluster, stack)
             await until(lambda: supervisor.free == 4, limit)
             assert supervisor.waiting == ""
@@ -133,7 +135,7 @@ def grow(cluster: Any, stack: contextlib.ExitStack) -> None:
     stack.callback(cluster.remove_node, node)
 
 
-def one_that_waits(supervisor: Supervisor) -> WorkerStatus:
+def waiting_worker(supervisor: Supervisor) -> WorkerStatus:
     (waits,) = [one for one in supervisor.status() if one.where.startswith("waits")]
     return waits
 
@@ -160,31 +162,35 @@ async def test_a_dead_node_costs_time_only(mark: Mark, ray_part: None):
         four = spec(concurrency=4)
         async with Supervisor(engine, four, number=3, options=options()) as supervisor:
             await until(lambda: supervisor.free == 12, 120)
-            tasks = [asyncio.create_task(keep_on(supervisor, f"t{n}")) for n in range(40)]
+            tasks = [
+                asyncio.create_task(retry_until_graded(supervisor, f"t{n}")) for n in range(40)
+            ]
             await asyncio.sleep(0.5)
             cluster.add_node(num_cpus=2)
             cluster.remove_node(nodes[0], allow_graceful=False)
             tries = await asyncio.gather(*tasks)
-            assert max(tries) > 1, "the node that died had nothing to do"
+            assert max(tries) > 1, "the dead node ran no ticket"
             await until(lambda: supervisor.free == 12, 120)
 
 
-async def keep_on(supervisor: Supervisor, ticket: str) -> int:
+async def retry_until_graded(supervisor: Supervisor, ticket: str) -> int:
     """Retry a ticket until it is graded, as a run does. Returns the number of attempts."""
     for attempt in range(1, 10):
         result: Result = await supervisor.run(order(f"{ticket}/{attempt}", "sleep 0.5"))
         if isinstance(result.verdict, Graded):
             return attempt
         assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.LOST
-    raise AssertionError("it was lost again and again")
+    raise AssertionError("the ticket was lost nine times")
 
 
 async def test_resources_and_labels_place_workers(mark: Mark, ray_part: None):
     with ray_cluster() as cluster:
         plain = cluster.add_node(num_cpus=2)
         wanted = cluster.add_node(num_cpus=2, labels={"pool": "a"}, resources={"berth": 2})
-        wishes = RayOptions(address=cluster.address, resources={"berth": 1}, labels={"pool": "a"})
-        async with Supervisor(RayEngine(wishes), spec(), number=2) as supervisor:
+        ray_options = RayOptions(
+            address=cluster.address, resources={"berth": 1}, labels={"pool": "a"}
+        )
+        async with Supervisor(RayEngine(ray_options), spec(), number=2) as supervisor:
             await until(lambda: supervisor.free == 4, 60)
             raylets = {await ask(supervisor, f"t{n}", "variable RAY_RAYLET_PID") for n in range(2)}
             assert raylets == {str(raylet(wanted))} != {str(raylet(plain))}
@@ -196,10 +202,10 @@ def raylet(node: Any) -> int:
 
 
 async def test_an_unplaceable_worker_is_reported(shared_cluster: Any):
-    wishes = RayOptions(address=shared_cluster.address, resources={"absent": 1})
-    said = "waiting for Ray to place 2 workers (needs 1 absent each)"
-    async with Supervisor(RayEngine(wishes), spec(), number=2) as supervisor:
-        await until(lambda: supervisor.waiting.startswith(said), 60)
+    ray_options = RayOptions(address=shared_cluster.address, resources={"absent": 1})
+    expected = "waiting for Ray to place 2 workers (needs 1 absent each)"
+    async with Supervisor(RayEngine(ray_options), spec(), number=2) as supervisor:
+        await until(lambda: supervisor.waiting.startswith(expected), 60)
         await until(lambda: "no node of the cluster is that large now" in supervisor.waiting, 60)
 
 
@@ -263,8 +269,8 @@ async def test_a_terminated_run_is_not_killed_by_ray(shared_cluster: Any):
     assert run.stdout is not None
     assert await run.stdout.readline() == b"on it\n"
     run.terminate()
-    _, said = await run.communicate()
-    assert (run.returncode, said) == (0, b"")
+    _, errors = await run.communicate()
+    assert (run.returncode, errors) == (0, b"")
 
 
 async def test_an_unreachable_address_is_reported_at_once(ray_part: None):
@@ -298,10 +304,10 @@ async def test_a_missing_cluster_token_is_reported(
     command = [sys.executable, "-c", REFUSED, shared_cluster.address]
     both = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
     run = await asyncio.create_subprocess_exec(*command, **both)
-    said, _ = await run.communicate()
-    assert f"the Ray cluster {shared_cluster.address} cannot be used" in said.decode()
-    assert "RAY_AUTH_MODE=token" in said.decode()
-    assert "RAY_AUTH_TOKEN" in said.decode()
+    output, _ = await run.communicate()
+    assert f"the Ray cluster {shared_cluster.address} cannot be used" in output.decode()
+    assert "RAY_AUTH_MODE=token" in output.decode()
+    assert "RAY_AUTH_TOKEN" in output.decode()
 
 
 async def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch):

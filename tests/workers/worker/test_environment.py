@@ -144,8 +144,8 @@ async def test_a_repeated_ticket_has_its_own_files(setting: Setting, storage: st
     assert Path(first.trajectory).name == "g_0.jsonl.zst"
     assert Path(second.trajectory).name == "g_0~2.jsonl.zst"
     for result in (first, second):
-        said = read_stored(setting.stored(result), result.trial).exchanges
-        tokens = sum(exchange.answer_tokens or 0 for exchange in said)
+        exchanges = read_stored(setting.stored(result), result.trial).exchanges
+        tokens = sum(exchange.answer_tokens or 0 for exchange in exchanges)
         assert result.segments == (Segment(FIRST_VERSION, tokens),)
     with pytest.raises(TrajectoryGone, match=f"of the trial {second.trial}, not of {first.trial}"):
         read_stored(setting.stored(second), first.trial)
@@ -156,8 +156,8 @@ async def test_segments_have_the_number_of_tokens_of_each_version(setting: Setti
         first = await place.run(setting.order("g/0"))
         place.set_version(Version(1, 5))
         second = await place.run(setting.order("g/1"))
-    said = read_stored(setting.stored(first)).exchanges
-    tokens = sum(exchange.answer_tokens or 0 for exchange in said)
+    exchanges = read_stored(setting.stored(first)).exchanges
+    tokens = sum(exchange.answer_tokens or 0 for exchange in exchanges)
     assert tokens > 0
     assert first.segments == (Segment(FIRST_VERSION, tokens),)
     assert second.segments == (Segment(Version(1, 5), tokens),)
@@ -175,9 +175,9 @@ async def test_a_failed_rollout_leaves_nothing(setting: Setting):
 async def test_a_cancelled_rollout_leaves_nothing(tmp_path: Path, home: Path):
     seconds = long_time()
     setting = Setting(tmp_path, home, command=f"sleep {seconds}")
-    said: list[FromWorker] = []
+    messages: list[FromWorker] = []
     async with setting.place() as place:
-        tickets = RunningTickets(place, Load(), said.append)
+        tickets = RunningTickets(place, Load(), messages.append)
         with no_collections():
             tickets.take(setting.order())
             await until(lambda: processes_with(seconds))
@@ -186,8 +186,8 @@ async def test_a_cancelled_rollout_leaves_nothing(tmp_path: Path, home: Path):
             await tickets.wait_empty()
             check_released(place)
         assert not processes_with(seconds)
-    assert isinstance(said[-1], Finished)
-    assert said[-1].result.verdict == Void(Cause.CANCELLED, "too old")
+    assert isinstance(messages[-1], Finished)
+    assert messages[-1].result.verdict == Void(Cause.CANCELLED, "too old")
 
 
 async def test_a_task_that_cannot_be_loaded_is_a_void_trial(setting: Setting):
@@ -264,8 +264,8 @@ async def test_an_unreachable_policy_fails_the_start_of_the_environment(setting:
             pass
 
 
-async def test_scoring_that_starts_a_task_still_finds_its_parent(setting: Setting):
-    """A group's scoring holds what it needs; what it lends keeps nothing alive."""
+async def test_scoring_in_a_task_can_read_the_trajectories_of_the_group(setting: Setting):
+    """The group holds the trajectories of its members; a loan keeps none of them alive."""
 
     async def child(loan: Loan) -> int:
         await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from worker_in_hand import begun, in_hand, marking_spec
+from worker_client import marking_spec, ready_client, started_client
 
 from plimsoll.testing.waiting import until
 from plimsoll.workers.channel import ControllerSocket
@@ -25,50 +25,50 @@ LONG = 150
 
 
 async def test_a_blocked_loop_is_reported_as_lag_while_heartbeats_continue(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "block 4")
-        await hand.running()
-        before = len(hand.beats)
-        worst = await hand.hear(Beat, lambda beat: beat.lag > 2)
-        during = [beat.lag for beat in hand.beats[before:] if beat.lag > 0.3]
-        assert len(during) > 3, "beats did not go on"
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "block 4")
+        await client.running()
+        before = len(client.beats)
+        worst = await client.receive(Beat, lambda beat: beat.lag > 2)
+        during = [beat.lag for beat in client.beats[before:] if beat.lag > 0.3]
+        assert len(during) > 3, "the heartbeats stopped"
         assert during == sorted(during)
-        await hand.result("t")
-        after = await hand.hear(Beat, lambda beat: beat.lag < 0.3)
+        await client.result("t")
+        after = await client.receive(Beat, lambda beat: beat.lag < 0.3)
         assert after.number > worst.number
 
 
 @pytest.mark.alone
 async def test_a_busy_but_responsive_loop_has_no_lag(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
+    async with ready_client(marking_spec(tmp_path)) as client:
         for number in range(100):
-            hand.order(f"t{number}", "sleep 60")
-        await hand.hear(Beat, lambda beat: beat.running == 100 and beat.lag < 0.5)
+            client.order(f"t{number}", "sleep 60")
+        await client.receive(Beat, lambda beat: beat.running == 100 and beat.lag < 0.5)
 
 
 async def test_heartbeats_report_running_tickets_and_memory(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
+    async with ready_client(marking_spec(tmp_path)) as client:
         for number in range(3):
-            hand.order(f"t{number}", "until go")
-        beat = await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 3)
-        status = Path(f"/proc/{hand.pid}/status").read_text()
+            client.order(f"t{number}", "until go")
+        beat = await client.receive(Beat, lambda beat: beat.counts.get("alive") == 3)
+        status = Path(f"/proc/{client.pid}/status").read_text()
         rss = int(status.split("VmRSS:")[1].split()[0]) / 1024
         assert beat.running == 3
         assert abs(beat.rss_mb - rss) < 20
         (tmp_path / "go").touch()
-        await hand.hear(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
+        await client.receive(Beat, lambda beat: beat.counts.get("alive") == 0 and beat.running == 0)
 
 
 async def test_heartbeats_continue_without_free_file_descriptors(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        before = await hand.hear(Beat)
-        hand.order("t", "starve 1")
-        await hand.result("t")
-        heard = [beat for beat in hand.beats if beat.number > before.number]
-        assert len(heard) > 3, "beats did not go on"
-        assert all(beat.rss_mb > 0 for beat in heard), "the last figure that is known is told"
-        last = heard[-1].number
-        await hand.hear(Beat, lambda beat: beat.number > last + 2)
+    async with ready_client(marking_spec(tmp_path)) as client:
+        before = await client.receive(Beat)
+        client.order("t", "starve 1")
+        await client.result("t")
+        later = [beat for beat in client.beats if beat.number > before.number]
+        assert len(later) > 3, "the heartbeats stopped"
+        assert all(beat.rss_mb > 0 for beat in later), "heartbeats report the last known figure"
+        last = later[-1].number
+        await client.receive(Beat, lambda beat: beat.number > last + 2)
 
 
 @pytest.mark.alone
@@ -86,40 +86,40 @@ async def test_the_slowest_turn_of_the_loop_is_reported_once():
 
 
 async def test_a_worker_of_a_dead_run_cleans_up_and_ends(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "sleep 60")
-        await hand.running()
-        await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=LONG) == "exit 3"
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "sleep 60")
+        await client.running()
+        await client.board.__aexit__(None, None, None)
+        assert await client.ended(within=LONG) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
 async def test_a_worker_with_a_hung_loop_ends_with_its_run(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "block 60")
-        await hand.hear(Beat, lambda beat: beat.lag > 0.5)
-        await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=LONG) == "exit 1"
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "block 60")
+        await client.receive(Beat, lambda beat: beat.lag > 0.5)
+        await client.board.__aexit__(None, None, None)
+        assert await client.ended(within=LONG) == "exit 1"
 
 
 @pytest.mark.slow
 async def test_a_worker_that_hangs_after_its_last_heartbeat_ends_with_its_run(
     tmp_path: Path,
 ):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "thread 600")
-        await hand.running()
-        await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=LONG) == f"killed by signal {signal.SIGALRM.value}"
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "thread 600")
+        await client.running()
+        await client.board.__aexit__(None, None, None)
+        assert await client.ended(within=LONG) == f"killed by signal {signal.SIGALRM.value}"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
 async def test_a_worker_has_time_for_slow_clean_up(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "stubborn 3")
-        await hand.running()
-        await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=LONG) == "exit 3"
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "stubborn 3")
+        await client.running()
+        await client.board.__aexit__(None, None, None)
+        assert await client.ended(within=LONG) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
@@ -148,9 +148,9 @@ async def test_a_worker_ends_if_its_starter_dies_during_the_start():
 
 
 async def test_a_worker_without_any_message_ends_with_its_run():
-    async with begun() as hand:
-        await hand.board.__aexit__(None, None, None)
-        assert await hand.ended(within=LONG) == "exit 3"
+    async with started_client() as client:
+        await client.board.__aexit__(None, None, None)
+        assert await client.ended(within=LONG) == "exit 3"
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its place"])
@@ -184,20 +184,20 @@ def _runs(pid: int) -> bool:
 
 
 async def _control(folder: Path, maker: str) -> None:
-    async with begun(maker) as hand:
-        hand.tell(Begin(marking_spec(folder)))
+    async with started_client(maker) as client:
+        client.send(Begin(marking_spec(folder)))
         if maker.endswith("slow_to_make"):
             await until(lambda: (folder / "begun").exists())
         else:
-            await hand.hear(Ready)
-            hand.order("t", "sleep 60")
-            await hand.running()
-        print(hand.pid, flush=True)
+            await client.receive(Ready)
+            client.order("t", "sleep 60")
+            await client.running()
+        print(client.pid, flush=True)
         await asyncio.sleep(60)
 
 
 async def _start_only() -> None:
-    """Start a worker that is stopped before it has run a line of its own."""
+    """Start a worker, and stop it before it runs any of its own code."""
     credentials = msgspec.json.decode(sys.stdin.buffer.read(), type=Credentials)
     worker = ProcessEngine().launch(credentials, {}).where.removeprefix("pid ")
     os.kill(int(worker), signal.SIGSTOP)

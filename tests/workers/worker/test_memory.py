@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from worker_in_hand import in_hand, marking_spec
+from worker_client import marking_spec, ready_client
 
 from plimsoll.workers.messages import Beat, Finished
 from plimsoll.workers.worker.memory import MemoryTrimmer, find_trim, keep_freed
@@ -72,7 +72,7 @@ def test_nothing_is_trimmed_if_nothing_was_freed():
     assert upkeep.trims == 1
     upkeep.attend(now=5, rss=80, ended=1)
     trim.finish()
-    assert upkeep.trims == 2, "it has grown: long trials free bodies too"
+    assert upkeep.trims == 2, "memory has grown: long trials free bodies, too"
 
 
 def test_memory_is_trimmed_before_a_worker_counts_as_full():
@@ -89,7 +89,7 @@ def test_memory_is_trimmed_before_a_worker_counts_as_full():
     upkeep.attend(now=5, rss=150, ended=0)
     assert upkeep.full
     upkeep.attend(now=6, rss=60, ended=0)
-    assert upkeep.full, "what was once full is replaced"
+    assert upkeep.full, "a worker that was full once is replaced"
 
 
 FREEING = """
@@ -118,29 +118,29 @@ def test_freed_memory_is_returned_to_the_system():
 
 
 async def test_a_worker_above_its_limit_reports_it_and_finishes_its_tickets(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path, memory_mb=200)) as hand:
-        hand.order("slow", "sleep 6")
-        beat = await hand.hear(Beat)
+    async with ready_client(marking_spec(tmp_path, memory_mb=200)) as client:
+        client.order("slow", "sleep 6")
+        beat = await client.receive(Beat)
         assert not beat.full and beat.rss_mb < 200
-        hand.order("leak", "leak 200")
-        full = await hand.hear(Beat, lambda beat: beat.full)
+        client.order("leak", "leak 200")
+        full = await client.receive(Beat, lambda beat: beat.full)
         assert full.rss_mb > 200
-        await hand.result("slow")
+        await client.result("slow")
 
 
 async def test_memory_does_not_grow_with_the_number_of_finished_tickets(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path, trim_seconds=0.1)) as hand:
+    async with ready_client(marking_spec(tmp_path, trim_seconds=0.1)) as client:
 
         async def churn(first: int, tickets: int) -> float:
             """Run tickets, four at once, with histories of up to 3 MB. Returns the idle memory."""
             for number in range(first, first + tickets):
-                hand.order(f"t{number}", "body 15")
+                client.order(f"t{number}", "body 15")
                 if number >= first + 4:
-                    await hand.hear(Finished)
+                    await client.receive(Finished)
             for _ in range(4):
-                await hand.hear(Finished)
-            await hand.listen(1.0)
-            return min(beat.rss_mb for beat in hand.beats[-3:])
+                await client.receive(Finished)
+            await client.listen(1.0)
+            return min(beat.rss_mb for beat in client.beats[-3:])
 
         resting = await churn(0, 50)
         later = await churn(50, 300)

@@ -11,7 +11,7 @@ from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
 from plimsoll.workers.worker.policy_service import PolicyService, PolicySpec, policy_for
-from policy_agents import served_aside
+from policy_agents import serve_in_thread
 
 SHELL, ORACLE = make_agent("shell"), make_agent("oracle")
 CONFIG = PolicyConfig(urls=("http://config/v1",), model="theirs", turns=7, tokens=100, body_mb=1)
@@ -41,7 +41,9 @@ def test_an_agent_with_requests_needs_a_policy():
 
 
 def test_a_survey_finds_the_capabilities_of_a_server_or_the_error(tmp_path: Path):
-    with served_aside(lambda _: "Hello.", ServerFeatures(token_ids=False, context=4096)) as server:
+    with serve_in_thread(
+        lambda _: "Hello.", ServerFeatures(token_ids=False, context=4096)
+    ) as server:
         found = PolicySpec((server.url,), None, Limits()).checked().found
     assert found is not None
     assert (found.model, found.context, found.token_ids) == ("scripted", 4096, False)
@@ -74,8 +76,8 @@ async def test_a_service_runs_a_gateway_while_it_is_entered(tmp_path: Path):
             aiohttp.ClientSession(headers=headers) as http,
             http.post(url, json=body) as reply,
         ):
-            said = await reply.json()
-        assert said["choices"][0]["message"]["content"] == "Hi."
+            answer = await reply.json()
+        assert answer["choices"][0]["message"]["content"] == "Hi."
     assert session.has_ended
     with pytest.raises(AssertionError, match="not entered"):
         service.policy  # noqa: B018

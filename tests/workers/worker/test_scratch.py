@@ -27,9 +27,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def left_by_one_that_died(run: str) -> Path:
-    said = subprocess.run([sys.executable, "-c", DIES, run], capture_output=True, text=True)
-    return Path(said.stdout.strip()).parent
+def leftovers_of_dead_worker(run: str) -> Path:
+    done = subprocess.run([sys.executable, "-c", DIES, run], capture_output=True, text=True)
+    return Path(done.stdout.strip()).parent
 
 
 def test_temporary_files_are_removed_with_their_owner(temporary: Path):
@@ -44,7 +44,7 @@ def test_temporary_files_are_removed_with_their_owner(temporary: Path):
 
 
 def test_temporary_files_of_a_dead_owner_are_found_by_run_and_removed(temporary: Path):
-    night, day = left_by_one_that_died("night"), left_by_one_that_died("day")
+    night, day = leftovers_of_dead_worker("night"), leftovers_of_dead_worker("day")
     assert leftovers("night") == [night]
     assert leftovers("day") == [day]
     remove_leftovers()

@@ -106,14 +106,14 @@ def test_runs_with_a_shared_storage_do_not_overwrite_each_other(tmp_path: Path, 
 
 def test_any_exception_of_a_storage_is_a_trajectory_error(trial: Path):
     store = TrajectoryStore("stormy://bucket", trial.parent, "night-1")
-    said: set[str] = set()
+    reasons: set[str] = set()
     for ticket in ("0-0/0.0", "0-0/1.0"):
         with pytest.raises(TrajectoryError, match="Disconnected: no answer") as caught:
             store.keep(trial, ticket)
         assert isinstance(caught.value.__cause__, Disconnected)
-        said.add(str(caught.value))
-    assert len(said) == 1, "that all fail for one reason has to be seen"
-    assert list(trial.iterdir()), "what cannot be stored stays"
+        reasons.add(str(caught.value))
+    assert len(reasons) == 1, "equal failures have equal reasons"
+    assert list(trial.iterdir()), "a trajectory that cannot be stored stays"
     with pytest.raises(TrajectoryError, match="cannot be read"):
         read_stored("stormy://bucket/night-1/trajectories/0-0_0.0.jsonl.zst")
 
@@ -145,7 +145,7 @@ def test_unwritable_storage_is_detected_before_anything_is_stored(trial: Path, t
     with pytest.raises(UsageError, match="nowhere://bucket cannot be used"):
         check_writable("nowhere://bucket")
     check_writable(str(tmp_path / "far"))
-    assert list((tmp_path / "far").iterdir()) == [], "the look left something"
+    assert list((tmp_path / "far").iterdir()) == [], "the check left a file"
 
 
 def test_storage_without_delete_permission_is_writable(

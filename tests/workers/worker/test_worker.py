@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from worker_in_hand import begun, in_hand, marking_spec
+from worker_client import marking_spec, ready_client, started_client
 
 from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
@@ -31,58 +31,58 @@ from plimsoll.workers.worker.connection import WorkerConnection, fetch_environme
 
 
 async def test_a_worker_is_ready_once_its_environment_is_open(tmp_path: Path):
-    async with begun("marking_environment:slow_to_make") as hand:
-        hand.tell(Begin(marking_spec(tmp_path)))
+    async with started_client("marking_environment:slow_to_make") as client:
+        client.send(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
-        await hand.hear(Beat)  # heartbeats arrive while the environment is made
-        assert not any(isinstance(message, Ready) for message in hand.others)
+        await client.receive(Beat)  # heartbeats arrive while the environment is made
+        assert not any(isinstance(message, Ready) for message in client.others)
         (tmp_path / "go").touch()
-        ready = await hand.hear(Ready)
+        ready = await client.receive(Ready)
         assert (tmp_path / "made").exists()
-        assert ready.pid == hand.pid
+        assert ready.pid == client.pid
 
 
 async def test_tickets_run_concurrently_and_each_has_one_result(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
+    async with ready_client(marking_spec(tmp_path)) as client:
         began = time.monotonic()
         for number in range(50):
-            hand.order(f"t{number}", "sleep 0.5")
-        answered = [(await hand.hear(Finished)).result for _ in range(50)]
+            client.order(f"t{number}", "sleep 0.5")
+        answered = [(await client.receive(Finished)).result for _ in range(50)]
         assert time.monotonic() - began < 24  # in sequence: 25
-        await hand.listen(0.3)
-        assert len(hand.others) == 50 + 2  # plus a hello and a ready
+        await client.listen(0.3)
+        assert len(client.others) == 50 + 2  # plus a hello and a ready
         assert {result.ticket for result in answered} == {f"t{n}" for n in range(50)}
         assert all(isinstance(result.verdict, Graded) for result in answered)
 
 
 async def test_a_cancelled_ticket_is_void_after_its_clean_up(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "stubborn 0.5")
-        await hand.running()
-        hand.tell(Cancel("t", "too old"))
-        assert (await hand.result("t")).verdict == Void(Cause.CANCELLED, "too old")
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "stubborn 0.5")
+        await client.running()
+        client.send(Cancel("t", "too old"))
+        assert (await client.result("t")).verdict == Void(Cause.CANCELLED, "too old")
         assert (tmp_path / "t.cleaned").exists()
 
 
 async def test_a_ticket_cancelled_before_its_start_has_a_result(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "sleep 60")
-        hand.tell(Cancel("t", "too old"))
-        assert (await hand.result("t")).verdict == Void(Cause.CANCELLED, "too old")
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "sleep 60")
+        client.send(Cancel("t", "too old"))
+        assert (await client.result("t")).verdict == Void(Cause.CANCELLED, "too old")
 
 
 async def test_an_exception_of_the_environment_voids_one_ticket(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("bad", "raise overboard")
-        assert (await hand.result("bad")).verdict == Void(Cause.BUG, "RuntimeError: overboard")
-        hand.order("good", "sleep 0")
-        assert isinstance((await hand.result("good")).verdict, Graded)
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("bad", "raise overboard")
+        assert (await client.result("bad")).verdict == Void(Cause.BUG, "RuntimeError: overboard")
+        client.order("good", "sleep 0")
+        assert isinstance((await client.result("good")).verdict, Graded)
 
 
 async def test_an_exception_of_the_environment_is_stored_with_its_traceback(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("bad", "raise overboard", tmp_path / "trial")
-        verdict = (await hand.result("bad")).verdict
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("bad", "raise overboard", tmp_path / "trial")
+        verdict = (await client.result("bad")).verdict
     assert isinstance(verdict, Void) and verdict.cause is Cause.BUG
     assert [fact.where for fact in verdict.evidence] == ["bug.txt"]
     trace = (tmp_path / "trial/bug.txt").read_text()
@@ -92,95 +92,98 @@ async def test_an_exception_of_the_environment_is_stored_with_its_traceback(tmp_
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 async def test_a_full_disk_is_not_a_bug(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "overfill words", tmp_path / "trial")
-        verdict = (await hand.result("t")).verdict
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "overfill words", tmp_path / "trial")
+        verdict = (await client.result("t")).verdict
     assert isinstance(verdict, Void) and verdict.cause is Cause.SANDBOX
     assert "is full (No space left on device): make room there" in verdict.reason
 
 
 async def test_versions_reach_the_environment(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.tell(NewVersion(Version(0, 7)))
-        hand.order("t", "sleep 0.1")
-        await hand.result("t")
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.send(NewVersion(Version(0, 7)))
+        client.order("t", "sleep 0.1")
+        await client.result("t")
         assert (tmp_path / "t.cleaned").read_text() == "7"
 
 
 async def test_draining_lets_running_tickets_finish(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "until go")
-        await hand.running()
-        hand.tell(Drain(grace=60))
-        hand.order("late", "sleep 0")
-        late = await hand.result("late")
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "until go")
+        await client.running()
+        client.send(Drain(grace=60))
+        client.order("late", "sleep 0")
+        late = await client.result("late")
         assert isinstance(late.verdict, Void) and late.verdict.cause is Cause.LOST
         (tmp_path / "go").touch()
-        assert isinstance((await hand.result("t")).verdict, Graded)
-        assert await hand.ended(within=120) == "exit 0"
+        assert isinstance((await client.result("t")).verdict, Graded)
+        assert await client.ended(within=120) == "exit 0"
         assert (tmp_path / "left").exists()
 
 
 async def test_tickets_that_outlast_the_grace_of_a_drain_are_void_and_cancelled(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "sleep 60")
-        await hand.running()
-        hand.tell(Drain(grace=0.2))
-        verdict = (await hand.result("t")).verdict
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "sleep 60")
+        await client.running()
+        client.send(Drain(grace=0.2))
+        verdict = (await client.result("t")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
-        assert await hand.ended(within=120) == "exit 0"
+        assert await client.ended(within=120) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
 async def test_stop_ends_at_once_and_leaves_nothing(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        hand.order("t", "sleep 60")
-        await hand.running()
-        hand.tell(Stop())
-        assert await hand.ended(within=120) == "exit 0"
+    async with ready_client(marking_spec(tmp_path)) as client:
+        client.order("t", "sleep 60")
+        await client.running()
+        client.send(Stop())
+        assert await client.ended(within=120) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
-        verdict = (await hand.result("t")).verdict
+        verdict = (await client.result("t")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.CANCELLED
 
 
 async def test_stop_during_the_start_closes_the_environment(tmp_path: Path):
-    async with begun("marking_environment:slow_to_make") as hand:
-        hand.tell(Begin(marking_spec(tmp_path)))
+    async with started_client("marking_environment:slow_to_make") as client:
+        client.send(Begin(marking_spec(tmp_path)))
         await until(lambda: (tmp_path / "begun").exists())
-        hand.tell(Stop())
-        assert await hand.ended(within=120) == "exit 0"
+        client.send(Stop())
+        assert await client.ended(within=120) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"begun", "left"}
 
 
 async def test_sigterm_drains_and_reports_it(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path, grace_seconds=3)) as hand:
-        hand.order("short", "sleep 0.3")
-        hand.order("long", "sleep 60")
-        await hand.running()
-        os.kill(hand.pid, signal.SIGTERM)
-        assert isinstance((await hand.result("short")).verdict, Graded)
-        verdict = (await hand.result("long")).verdict
+    async with ready_client(marking_spec(tmp_path, grace_seconds=3)) as client:
+        client.order("short", "sleep 0.3")
+        client.order("long", "sleep 60")
+        await client.running()
+        os.kill(client.pid, signal.SIGTERM)
+        assert isinstance((await client.result("short")).verdict, Graded)
+        verdict = (await client.result("long")).verdict
         assert isinstance(verdict, Void) and verdict.cause is Cause.LOST
-        assert await hand.ended(within=120) == "exit 0"
-        assert hand.beats[-1].full
+        assert await client.ended(within=120) == "exit 0"
+        assert client.beats[-1].full
 
 
 async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path, grace_seconds=60)) as hand:
-        hand.order("t", "sleep 60")
-        await hand.running()
-        os.kill(hand.pid, signal.SIGTERM)
-        await hand.hear(Beat, lambda beat: beat.full)  # two signals at once would be merged
-        os.kill(hand.pid, signal.SIGTERM)
-        assert await hand.ended(within=120) == "exit 0"
+    async with ready_client(marking_spec(tmp_path, grace_seconds=60)) as client:
+        client.order("t", "sleep 60")
+        await client.running()
+        os.kill(client.pid, signal.SIGTERM)
+        await client.receive(Beat, lambda beat: beat.full)  # two signals at once would be merged
+        os.kill(client.pid, signal.SIGTERM)
+        assert await client.ended(within=120) == "exit 0"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
 @pytest.mark.parametrize(
     ("maker", "words"),
     [
-        ("marking_environment:refuses", "no sandboxes here: give the host user namespaces"),
-        ("marking_environment:stumbles", "KeyError: 'a fault of ours'"),
+        (
+            "marking_environment:raises_usage_error",
+            "no sandboxes here: give the host user namespaces",
+        ),
+        ("marking_environment:raises_key_error", "KeyError: 'a fault of ours'"),
         ("no_such_module:at_all", "no stand-in no_such_module:at_all"),
         ("marking_environment:nothing", "no stand-in marking_environment:nothing"),
     ],
@@ -188,21 +191,21 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path):
 async def test_a_worker_that_fails_to_start_reports_the_reason_and_ends(
     tmp_path: Path, maker: str, words: str
 ):
-    async with begun(maker) as hand:
-        hand.tell(Begin(marking_spec(tmp_path)))
-        assert words in (await hand.hear(Failed)).reason
+    async with started_client(maker) as client:
+        client.send(Begin(marking_spec(tmp_path)))
+        assert words in (await client.receive(Failed)).reason
         async with asyncio.timeout(60):
-            exit = await hand.placed.ended()
+            exit = await client.placed.ended()
         assert exit.how == "exit 1"
         assert words in exit.output
 
 
 async def test_the_secret_key_of_a_worker_is_not_readable(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
-        secret = hand.credentials.secret_key.encode()
+    async with ready_client(marking_spec(tmp_path)) as client:
+        secret = client.credentials.secret_key.encode()
         for file in ("cmdline", "environ"):
-            assert secret not in Path(f"/proc/{hand.pid}/{file}").read_bytes()
-        assert hand.credentials.secret_key not in repr(hand.credentials)
+            assert secret not in Path(f"/proc/{client.pid}/{file}").read_bytes()
+        assert client.credentials.secret_key not in repr(client.credentials)
 
 
 async def test_a_worker_with_an_unknown_key_cannot_connect():
@@ -226,16 +229,16 @@ async def test_a_worker_with_an_unknown_key_cannot_connect():
 
 @pytest.mark.alone
 async def test_a_thousand_sleeping_tickets_do_not_block_the_loop(tmp_path: Path):
-    async with in_hand(marking_spec(tmp_path)) as hand:
+    async with ready_client(marking_spec(tmp_path)) as client:
         for number in range(1_000):
-            hand.order(f"t{number}", "sleep 60")
-        await hand.hear(Beat, lambda beat: beat.running == 1_000)
-        hand.order("probe", "probe 2.5")
-        probe = await hand.result("probe")
+            client.order(f"t{number}", "sleep 60")
+        await client.receive(Beat, lambda beat: beat.running == 1_000)
+        client.order("probe", "probe 2.5")
+        probe = await client.result("probe")
         print(f"loop lag p99 {probe.phases['p99'] * 1e3:.1f} ms")
         # 50 ms on an idle machine; this one may be shared.
         assert probe.phases["p99"] < 1
         for number in range(1_000):
-            hand.tell(Cancel(f"t{number}", "enough"))
+            client.send(Cancel(f"t{number}", "enough"))
         for _ in range(1_000):
-            await hand.hear(Finished)
+            await client.receive(Finished)

@@ -154,8 +154,8 @@ def test_the_texts_of_an_answer_are_the_one_text_that_the_policy_wrote():
 def test_a_system_prompt_in_the_middle_becomes_a_user_message():
     middle = {"role": "system", "content": "agents: none"}
     [message] = sent(user("hello"), middle)
-    told = "<system-reminder>\nagents: none\n</system-reminder>"
-    assert message == {"role": "user", "content": f"hello\n{told}"}
+    note = "<system-reminder>\nagents: none\n</system-reminder>"
+    assert message == {"role": "user", "content": f"hello\n{note}"}
 
 
 def test_a_prefilled_answer_is_continued():
@@ -167,8 +167,8 @@ def test_documents_become_text():
     text = {"type": "document", "title": "t", "source": {"type": "text", "data": "body"}}
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "eA=="}
     [message] = sent(user(text, {"type": "document", "source": pdf}))
-    told = "[a document of type application/pdf, which the policy cannot read]"
-    assert message["content"] == f"t\nbody\n{told}"
+    note = "[a document of type application/pdf, which the policy cannot read]"
+    assert message["content"] == f"t\nbody\n{note}"
 
 
 def test_a_growing_conversation_keeps_its_bytes():
@@ -296,11 +296,11 @@ def test_unsupported_fields_are_named(fields: dict[str, Any], kind: str, param: 
         ("code_execution_20250825", True),
     ],
 )
-def test_a_tool_without_a_schema_is_told_from_one_that_a_server_runs(
+def test_a_tool_without_a_schema_is_distinguished_from_a_server_tool(
     kind: str | None, by_server: bool
 ):
-    said = refusing(MESSAGES, HELLO | {"tools": [{"type": kind, "name": "it"}]}).message
-    assert ("Tools that a server runs" in said, "give the tool's schema" in said) == (
+    message = refusing(MESSAGES, HELLO | {"tools": [{"type": kind, "name": "it"}]}).message
+    assert ("Tools that a server runs" in message, "give the tool's schema" in message) == (
         by_server,
         not by_server,
     )
@@ -401,7 +401,7 @@ LIMIT, PROMPT, ASKED = 32768, 30000, 8000
 
 
 @pytest.mark.parametrize(
-    "said",
+    "server_message",
     [
         f"This model's maximum context length is {LIMIT} tokens. However, you requested 38000 "
         f"tokens ({PROMPT} in the messages, {ASKED} in the completion). Please reduce it.",
@@ -414,15 +414,15 @@ LIMIT, PROMPT, ASKED = 32768, 30000, 8000
         f"{ASKED} tokens for the completion.",
     ],
 )
-def test_a_prompt_that_fits_with_a_shorter_answer_reports_the_figures(said: str):
-    error = json.loads(MESSAGES.refuse(Refusal("context_length", said)))["error"]
+def test_a_prompt_that_fits_with_a_shorter_answer_reports_the_figures(server_message: str):
+    error = json.loads(MESSAGES.refuse(Refusal("context_length", server_message)))["error"]
     expected = f"exceed context limit: {PROMPT} + {ASKED} > {LIMIT},"
     assert expected in error["message"]
     assert error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("server_message", "expected"),
     [
         (
             "This model's maximum context length is 4096 tokens. However, your request has 5000 "
@@ -441,9 +441,11 @@ def test_a_prompt_that_fits_with_a_shorter_answer_reports_the_figures(said: str)
         ("the context is full", "prompt is too long: the context is full"),
     ],
 )
-def test_a_prompt_that_is_too_long_is_reported_in_the_known_words(said: str, told: str):
-    error = json.loads(MESSAGES.refuse(Refusal("context_length", said)))["error"]
-    assert error["message"] == told
+def test_a_prompt_that_is_too_long_is_reported_in_the_known_words(
+    server_message: str, expected: str
+):
+    error = json.loads(MESSAGES.refuse(Refusal("context_length", server_message)))["error"]
+    assert error["message"] == expected
 
 
 def test_tokens_are_counted_without_a_limit_on_the_answer():

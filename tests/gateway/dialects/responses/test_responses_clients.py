@@ -41,7 +41,7 @@ async def client_of(
         yield client, served
 
 
-def said(response: Any) -> list[tuple[str, ...]]:
+def content_of(response: Any) -> list[tuple[str, ...]]:
     """The content of a response, by its items."""
     found: list[tuple[str, ...]] = []
     for item in response.output:
@@ -74,7 +74,7 @@ async def test_the_client_reads_a_whole_answer():
     async with client_of(an_example()) as (client, _):
         got = await client.responses.create(model="m", input="hello", tools=TOOLS)
     assert (got.model, got.status, got.output_text) == ("m", "completed", "hello there, you")
-    assert said(got) == WHOLE
+    assert content_of(got) == WHOLE
     assert got.usage is not None
     assert (got.usage.input_tokens, got.usage.output_tokens) == (120, 7)
     assert got.usage.input_tokens_details.cached_tokens == 4
@@ -90,7 +90,7 @@ async def test_the_client_reads_a_stream(replays: bool):
         got = await stream.get_final_response()
     texts = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert "".join(texts) == "hello there, you"
-    assert said(got) == WHOLE
+    assert content_of(got) == WHOLE
     assert got.usage is not None and got.usage.total_tokens == 127
 
 

@@ -42,7 +42,7 @@ def sent(*items: Any, **fields: Any) -> list[dict[str, Any]]:
     return json.loads(bytes(read(input=list(items), **fields).messages))
 
 
-def says(role: str, text: str, **more: Any) -> dict[str, Any]:
+def message_item(role: str, text: str, **more: Any) -> dict[str, Any]:
     kind = "output_text" if role == "assistant" else "input_text"
     return {
         "type": "message",
@@ -73,12 +73,19 @@ def test_a_text_is_the_users_message_after_the_instructions():
 
 
 def test_all_initial_instructions_are_one_system_message():
-    first = sent(says("developer", "b"), says("system", "c"), says("user", "d"), instructions="a")
+    first = sent(
+        message_item("developer", "b"),
+        message_item("system", "c"),
+        message_item("user", "d"),
+        instructions="a",
+    )
     assert first == [{"role": "system", "content": "a\n\nb\n\nc"}, {"role": "user", "content": "d"}]
 
 
 def test_a_later_developer_message_becomes_a_user_message():
-    assert [each["role"] for each in sent(says("user", "a"), says("developer", "b"))] == [
+    assert [
+        each["role"] for each in sent(message_item("user", "a"), message_item("developer", "b"))
+    ] == [
         "user",
         "user",
     ]
@@ -88,7 +95,11 @@ def test_the_items_of_one_answer_are_one_message():
     reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     output = {"type": "function_call_output", "call_id": "c1", "output": "done"}
     [_, answer, result] = sent(
-        says("user", "go"), reasoning, says("assistant", "I look."), calls("c1"), output
+        message_item("user", "go"),
+        reasoning,
+        message_item("assistant", "I look."),
+        calls("c1"),
+        output,
     )
     assert answer["content"] == "I look."
     assert answer["reasoning_content"] == "hm"
@@ -117,12 +128,12 @@ def test_two_answers_in_a_row_stay_two_messages():
 
 
 def test_a_growing_history_is_sent_as_the_same_bytes():
-    asked = says("user", "go")
+    asked = message_item("user", "go")
     answer = an_answer("I look.", ToolCall("c1", "apply_patch", '{"input": "x"}'), reasoning="hm")
     output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}
     items = [asked, *output_of(answer, tools=[PATCH]), output]
     short, long = read(input=items[:1]), read(input=items)
-    longer = read(input=[*items, *output_of(an_answer("done")), says("user", "more")])
+    longer = read(input=[*items, *output_of(an_answer("done")), message_item("user", "more")])
     assert bytes(long.messages).startswith(bytes(short.messages)[:-1])
     assert bytes(longer.messages).startswith(bytes(long.messages)[:-1])
     assert [longer.history.key(i) for i in range(3)] == [long.history.key(i) for i in range(3)]
@@ -138,7 +149,7 @@ def test_images_in_outputs_follow_the_last_of_them_in_a_message_of_the_user():
         {"type": "function_call_output", "call_id": "c1", "output": SEEN},
         {"type": "function_call_output", "call_id": "c2", "output": "done"},
     ]
-    items = [says("user", "go"), calls("c1"), calls("c2"), *outputs]
+    items = [message_item("user", "go"), calls("c1"), calls("c2"), *outputs]
     messages = sent(*items)
     assert messages[2:] == [
         {
@@ -149,21 +160,21 @@ def test_images_in_outputs_follow_the_last_of_them_in_a_message_of_the_user():
         {"role": "tool", "content": "done", "tool_call_id": "c2"},
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]},
     ]
-    for more in (says("assistant", "I see."), calls("c3"), says("user", "And?")):
+    for more in (message_item("assistant", "I see."), calls("c3"), message_item("user", "And?")):
         assert sent(*items, more)[:-1] == messages
 
 
 def test_opaque_parts_are_forwarded_unchanged():
     audio = {"type": "input_audio", "input_audio": {"data": "abc", "format": "wav"}}
     parts = [{"type": "input_text", "text": "hear"}, audio]
-    said = sent({"type": "message", "role": "user", "content": parts})
-    assert said == [{"role": "user", "content": [{"type": "text", "text": "hear"}, audio]}]
+    messages = sent({"type": "message", "role": "user", "content": parts})
+    assert messages == [{"role": "user", "content": [{"type": "text", "text": "hear"}, audio]}]
     output = {"type": "function_call_output", "call_id": "c", "output": parts}
     assert sent(calls("c"), output)[-1] == {"role": "user", "content": [audio]}
 
 
 def test_the_type_of_an_item_is_found_in_any_position():
-    items = [says("user", "a"), calls("c"), {"call_id": "c", "output": "b"}]
+    items = [message_item("user", "a"), calls("c"), {"call_id": "c", "output": "b"}]
     items[2]["type"] = "function_call_output"
     last = [dict(reversed(item.items())) for item in items]
     spaced = [{"role": "user", "type": "message", "content": "a"}, *last[1:]]
@@ -212,7 +223,7 @@ def test_a_tool_of_a_namespace_is_called_by_its_own_name():
 
 def test_tools_that_come_with_the_history_are_offered():
     more = {"type": "additional_tools", "role": "developer", "tools": [SHELL]}
-    request = read(input=[more, says("user", "go")])
+    request = read(input=[more, message_item("user", "go")])
     assert request.tools is not None
     assert json.loads(bytes(request.tools))[0]["function"]["name"] == "shell"
 
@@ -283,8 +294,8 @@ def test_an_unknown_effort_is_not_sent():
         ({"background": True}, "unsupported", "background"),
         ({"n": 2}, "bad_request", "n"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "unsupported", "input[0].type"),
-        ({"input": [says("user", "a"), {"type": "odd"}]}, "unsupported", "input[1].type"),
-        ({"input": [says("odd", "a")]}, "bad_request", "input[0].role"),
+        ({"input": [message_item("user", "a"), {"type": "odd"}]}, "unsupported", "input[1].type"),
+        ({"input": [message_item("odd", "a")]}, "bad_request", "input[0].role"),
         ({"input": 5}, "bad_request", "input"),
         ({"input": None}, "bad_request", "input"),
         ({"model": 5}, "bad_request", "model"),

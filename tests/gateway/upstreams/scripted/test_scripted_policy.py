@@ -172,7 +172,7 @@ async def test_a_failure_instead_of_an_answer_comes_before_a_stream_begins(failu
     policy = ScriptedPolicy(Script(turns=(Turn(text="never heard", failure=failure),)))
     with pytest.raises(Refusal):
         async with policy.stream(ask(), CALL):
-            pytest.fail("it began")
+            pytest.fail("the stream began")
 
 
 async def test_a_cut_stream_has_sent_pieces():
@@ -200,7 +200,7 @@ async def test_a_script_is_loaded_from_a_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[[turns]]\ntxt = 'x'", r"unknown key turns.0.txt \(valid keys: text, reasoning, run, "),
         ("[[rules]]\nif = 'x'", r"unknown key rules.0.if \(valid keys: .*, when, where, tools\)"),
@@ -211,11 +211,11 @@ async def test_a_script_is_loaded_from_a_file(tmp_path: Path):
         (None, "cannot be read"),
     ],
 )
-def test_a_mistake_in_a_script_names_the_file_and_the_key(tmp_path: Path, text, said):
+def test_a_mistake_in_a_script_names_the_file_and_the_key(tmp_path: Path, text, expected):
     path = tmp_path / "script.toml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(UsageError, match=said) as error:
+    with pytest.raises(UsageError, match=expected) as error:
         load_script(path)
     assert str(path) in str(error.value)
 

@@ -177,8 +177,8 @@ async def test_without_a_network_only_the_services_are_reachable(docker, folder,
     # Nor the daemon's host, at its usual address in a network.
     gateway = "ip=$(getent hosts web | cut -d' ' -f1); echo ${ip%.*}.1"
     address = (await sandbox.exec(gateway)).stdout.text.strip()
-    knock = f"timeout 2 bash -c ': < /dev/tcp/{address}/1' 2>&1"
-    assert "refused" not in (await sandbox.exec(knock)).stdout.text
+    connect = f"timeout 2 bash -c ': < /dev/tcp/{address}/1' 2>&1"
+    assert "refused" not in (await sandbox.exec(connect)).stdout.text
     began = time.monotonic()
     assert not (await sandbox.exec("getent hosts files.example")).ok
     assert time.monotonic() - began < 15
@@ -450,19 +450,19 @@ async def test_a_project_start_waits_for_a_restarting_daemon(docker, folder, own
 
 
 async def test_a_restart_while_services_start_is_waited_for(dockerd, folder, own, run, monkeypatch):
-    first, begun, is_ready = list[ComposeProject](), asyncio.Event(), ComposeProject._is_ready
+    first, started, is_ready = list[ComposeProject](), asyncio.Event(), ComposeProject._is_ready
 
     async def never_at_first(project: ComposeProject, *args: str) -> bool:
         if not first:
             first.append(project)
-            begun.set()
+            started.set()
         return await is_ready(project, *args) and project is not first[0]
 
     monkeypatch.setattr(ComposeProject, "_is_ready", never_at_first)
     async with DockerBackend(DockerOptions(host=dockerd.url)) as docker:
         image = await build(docker, folder, MAIN + WEB)
         starting = asyncio.create_task(docker.create(image, own()))
-        await begun.wait()
+        await started.wait()
         await asyncio.to_thread(dockerd.restart)
         sandbox = await starting
         assert await fetch(sandbox, "http://web/") == "served"

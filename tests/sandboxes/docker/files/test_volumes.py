@@ -61,7 +61,7 @@ async def _volumes(daemon: Daemon) -> set[str]:
     return {row.name for row in await daemon.volumes() if row.name.startswith("plimsoll-assets-")}
 
 
-async def _said(sandbox: Sandbox, command: str) -> str:
+async def _output(sandbox: Sandbox, command: str) -> str:
     done = await sandbox.exec(command)
     assert done.ok, done.complaint()
     return done.stdout.text
@@ -70,7 +70,7 @@ async def _said(sandbox: Sandbox, command: str) -> str:
 async def _check(sandbox: Sandbox, assets: Path) -> None:
     unique = (assets / "unique").read_text()
     shown = "cat /a/unique; /a/link; stat -c '%s' /a/big; ls -A /a | tr '\\n' ' '"
-    assert await _said(sandbox, shown) == f"{unique}ran\n3000001\nbig link sub unique "
+    assert await _output(sandbox, shown) == f"{unique}ran\n3000001\nbig link sub unique "
 
 
 async def test_a_folder_is_copied_once_and_is_read_only(
@@ -109,7 +109,7 @@ async def test_staged_assets_are_named_by_their_key_and_files_are_copied(
     try:
         await _check(made, assets)
         unique = (assets / "unique").read_text()
-        assert await _said(made, "cat /etc/new/unique; ls /checkout") == f"{unique}run.sh\n"
+        assert await _output(made, "cat /etc/new/unique; ls /checkout") == f"{unique}run.sh\n"
         assert (await made.exec("ls /usr/bin/python3")).ok
     finally:
         await made.close()
@@ -231,7 +231,7 @@ async def test_a_mount_point_that_is_a_link_is_no_lost_volume(
 ):
     made = await docker.create(image, spec(mounts=(Mount(assets, "/var/lock"),)))
     try:
-        assert await _said(made, "cat /run/lock/unique") == (assets / "unique").read_text()
+        assert await _output(made, "cat /run/lock/unique") == (assets / "unique").read_text()
     finally:
         await made.close()
 

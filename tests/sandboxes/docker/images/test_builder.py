@@ -240,7 +240,7 @@ async def test_a_caller_that_leaves_does_not_end_the_build_for_others(kit: Kit, 
 
 
 async def is_running(daemon: Daemon, word: str) -> bool:
-    """Whether the command of a running container contains a word."""
+    """True if the command of a running container contains a word."""
     rows = await daemon.get("/containers/json", list[dict[str, object]], "list")
     return any(word in str(row["Command"]) for row in rows)
 

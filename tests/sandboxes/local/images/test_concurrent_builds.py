@@ -48,13 +48,13 @@ def left_over(home: Path) -> list[str]:
 
 async def test_eight_concurrent_builds_build_once(kit: Kit):
     file = kit.write("Dockerfile", "FROM any\nRUN sleep 0.2; cat /proc/sys/kernel/random/uuid >/x")
-    heard: list[bytes] = []
+    output: list[bytes] = []
     source = ImageSource(dockerfile=file)
     images = await asyncio.gather(
-        *(kit.backend.build(source, on_output=lambda _, d: heard.append(d)) for _ in range(8))
+        *(kit.backend.build(source, on_output=lambda _, d: output.append(d)) for _ in range(8))
     )
     assert len({image.key for image in images}) == 1
-    assert b"".join(heard).count(b"RUN ") == 1
+    assert b"".join(output).count(b"RUN ") == 1
 
 
 async def test_two_concurrent_processes_build_once(kit: Kit):

@@ -34,32 +34,32 @@ def ids(folder: Path):
 
 
 def test_a_character_is_emitted_with_its_last_byte(prompts, ids):
-    spelling = Detokenizer(prompts.text)
-    told = [spelling.add(token) for token in ids(TEXT)]
-    assert "".join(told) == TEXT
-    assert "\ufffd" not in "".join(told)
-    assert len(told) == len(TEXT.encode())
+    detokenizer = Detokenizer(prompts.text)
+    pieces = [detokenizer.add(token) for token in ids(TEXT)]
+    assert "".join(pieces) == TEXT
+    assert "\ufffd" not in "".join(pieces)
+    assert len(pieces) == len(TEXT.encode())
 
 
 def test_invalid_bytes_are_emitted_at_the_end(prompts, ids):
-    spelling = Detokenizer(prompts.text)
-    told = [spelling.add(token) for token in ids("é🚢")[:-1]]
-    assert "".join(told) == "é"
-    assert spelling.end() == "\ufffd"
+    detokenizer = Detokenizer(prompts.text)
+    pieces = [detokenizer.add(token) for token in ids("é🚢")[:-1]]
+    assert "".join(pieces) == "é"
+    assert detokenizer.end() == "\ufffd"
 
 
-def spelt(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    spelling = Detokenizer(lambda ids: "".join(map(chr, ids)), stop)
-    told = ""
+def detokenize(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    detokenizer = Detokenizer(lambda ids: "".join(map(chr, ids)), stop)
+    emitted = ""
     for letter in text:
-        told += spelling.add(ord(letter))
-        if spelling.stopped:
-            return told, True
-    return told + spelling.end(), spelling.stopped
+        emitted += detokenizer.add(ord(letter))
+        if detokenizer.stopped:
+            return emitted, True
+    return emitted + detokenizer.end(), detokenizer.stopped
 
 
 @pytest.mark.parametrize(
-    ("text", "stop", "told"),
+    ("text", "stop", "emitted"),
     [
         ("abcdef", ["cd"], "ab"),
         ("abcdef", ["ef", "bc"], "a"),
@@ -69,19 +69,19 @@ def spelt(text: str, stop: Sequence[str]) -> tuple[str, bool]:
         ("abc", ["abcd"], "abc"),
     ],
 )
-def test_a_stop_text_and_the_text_after_it_are_not_emitted(text, stop, told):
-    assert spelt(text, stop) == (told, told != text)
+def test_a_stop_text_and_the_text_after_it_are_not_emitted(text, stop, emitted):
+    assert detokenize(text, stop) == (emitted, emitted != text)
 
 
 def test_an_answer_sent_back_has_its_sampled_tokens(prompts, ids):
     prompt = prompts.render(HELLO, None)
     assert prompt.ids == ids(prompt.text)
-    # Drawn otherwise than the tokenizer would cut it: the mark letter by letter.
-    drawn = [*ids("say "), *(ids(letter)[0] for letter in "<|start|>"), *ids(END)]
-    prompts.remember(prompt, drawn)
+    # The policy sampled the marker letter by letter, unlike the tokenizer.
+    sampled = [*ids("say "), *(ids(letter)[0] for letter in "<|start|>"), *ids(END)]
+    prompts.remember(prompt, sampled)
     answer = {"role": "assistant", "content": "say <|start|>"}
     longer = prompts.render([*HELLO, answer, *HELLO], None)
-    assert longer.ids[: len(prompt.ids) + len(drawn)] == [*prompt.ids, *drawn]
+    assert longer.ids[: len(prompt.ids) + len(sampled)] == [*prompt.ids, *sampled]
     assert longer.text.startswith(prompt.text + "say <|start|>" + END)
     assert longer.ids != ids(longer.text)
     assert prompts.text(longer.ids) == longer.text
@@ -89,11 +89,11 @@ def test_an_answer_sent_back_has_its_sampled_tokens(prompts, ids):
 
 def test_a_truncated_answer_sent_back_has_its_sampled_tokens(prompts, ids):
     prompt = prompts.render(HELLO, None)
-    drawn = [ids(letter)[0] for letter in "<|start|"]
-    drawn += ids(">")
-    prompts.remember(prompt, drawn)
+    sampled = [ids(letter)[0] for letter in "<|start|"]
+    sampled += ids(">")
+    prompts.remember(prompt, sampled)
     longer = prompts.render([*HELLO, {"role": "assistant", "content": "<|start|>"}, *HELLO], None)
-    assert longer.ids[: len(prompt.ids) + len(drawn)] == [*prompt.ids, *drawn]
+    assert longer.ids[: len(prompt.ids) + len(sampled)] == [*prompt.ids, *sampled]
 
 
 def test_a_changed_answer_is_tokenized_again(prompts, ids):
@@ -109,12 +109,12 @@ def test_the_number_of_remembered_tokens_is_bounded(prompts, ids, monkeypatch):
         prompt = prompts.render([{"role": "user", "content": f"{number}"}], None)
         prompts.remember(prompt, ids(f"answer{END}"))
         prompts.remember(prompt, ids(f"answer{END}"))
-    kept = prompts._remembered
-    assert sum(map(len, kept.values())) == prompts._token_count <= 100
+    remembered = prompts._remembered
+    assert sum(map(len, remembered.values())) == prompts._token_count <= 100
 
 
 @pytest.mark.parametrize(
-    ("message", "why"),
+    ("message", "reason"),
     [
         ({"role": "robot", "content": "x"}, "no such role: robot"),
         ({"content": "x"}, "refuses the conversation"),
@@ -122,8 +122,8 @@ def test_the_number_of_remembered_tokens_is_bounded(prompts, ids, monkeypatch):
         ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "no JSON"),
     ],
 )
-def test_a_conversation_that_the_template_rejects_is_refused(prompts, message, why):
-    with pytest.raises(RequestError, match=why):
+def test_a_conversation_that_the_template_rejects_is_refused(prompts, message, reason):
+    with pytest.raises(RequestError, match=reason):
         prompts.render([message], None)
 
 

@@ -28,7 +28,7 @@ TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type":
 
 
 class Client:
-    """Asks a policy as the gateway does."""
+    """Sends requests to a policy as the gateway does."""
 
     def __init__(self, policy: TorchPolicy, http: aiohttp.ClientSession) -> None:
         self._policy = policy
@@ -56,7 +56,7 @@ class Client:
 
 
 @asynccontextmanager
-async def entered(folder: Path, **options: Any) -> AsyncIterator[tuple[TorchPolicy, Client]]:
+async def running_policy(folder: Path, **options: Any) -> AsyncIterator[tuple[TorchPolicy, Client]]:
     async with TorchPolicy(folder, device="cpu", **options) as policy:
         headers = {"Authorization": f"Bearer {policy.key}"}
         async with aiohttp.ClientSession(headers=headers) as http:
@@ -70,19 +70,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def client(folder: Path) -> AsyncIterator[Client]:
-    async with entered(folder) as (_, client):
+    async with running_policy(folder) as (_, client):
         yield client
 
 
 async def test_a_probe_finds_all_capabilities_for_training(folder):
-    async with entered(folder) as (policy, _):
+    async with running_policy(folder) as (policy, _):
         found = await probe(policy.urls[0], key=policy.key)
     assert found.trains and found.streams_all and found.tools and found.count
     assert (found.model, found.context) == ("small", 2048)
 
 
 async def test_tools_are_refused_if_the_template_has_none(tmp_path):
-    async with entered(make_model(tmp_path, template=CHAT)) as (policy, client):
+    async with running_policy(make_model(tmp_path, template=CHAT)) as (policy, client):
         status, body = await client.ask(tools=TOOLS)
         found = await probe(policy.urls[0], key=policy.key)
     assert (status, body["error"]["message"]) == (
@@ -96,16 +96,16 @@ async def test_tools_are_refused_if_the_template_has_none(tmp_path):
 async def behind_a_gateway(policy: TorchPolicy, folder: Path) -> AsyncIterator[ServedSession]:
     upstream = await make_upstream(policy.urls, key=policy.key)
     try:
-        async with serving(upstream, folder) as place:
-            yield place
+        async with serving(upstream, folder) as session:
+            yield session
     finally:
         await upstream.close()
 
 
-async def converse(place: ServedSession, turns: int, **fields: Any) -> None:
+async def converse(session: ServedSession, turns: int, **fields: Any) -> None:
     messages: list[dict[str, Any]] = [*HELLO]
     for turn in range(turns):
-        status, body = await place.ask(messages=messages, **fields)
+        status, body = await session.ask(messages=messages, **fields)
         assert status == 200, body
         answer = json.loads(body)["choices"][0]["message"]
         messages += [answer, {"role": "user", "content": f"and now {turn}?"}]
@@ -116,19 +116,23 @@ async def test_a_conversation_is_one_sample_for_any_answers(tmp_path, alphabet):
     model = make_model(tmp_path / "model", alphabet=alphabet)
     async with TorchPolicy(model, device="cpu") as policy:
         await policy.publish(None, Version(1, 4))
-        async with behind_a_gateway(policy, tmp_path) as place:
-            await converse(place, 5, max_tokens=30)
-            trajectory = await place.read()
+        async with behind_a_gateway(policy, tmp_path) as session:
+            await converse(session, 5, max_tokens=30)
+            trajectory = await session.read()
     assert [each.branch for each in trajectory.exchanges] == ["start", *["extends"] * 4]
     (sample,) = trajectory.branches()
-    told = [version for version in sample.versions if version is not None]
-    assert set(told) == {Version(1, 4)}
-    assert len(told) == sum(sample.mask) == sum(each.answer_tokens for each in trajectory.exchanges)
+    versions = [version for version in sample.versions if version is not None]
+    assert set(versions) == {Version(1, 4)}
+    assert (
+        len(versions)
+        == sum(sample.mask)
+        == sum(each.answer_tokens for each in trajectory.exchanges)
+    )
 
 
 async def test_answers_end_with_the_sampled_end_token(folder):
     ends = 0
-    async with entered(folder) as (_, client):
+    async with running_policy(folder) as (_, client):
         for seed in range(12):
             choice = await client.choice(seed=seed, max_tokens=200)
             if choice["finish_reason"] == "stop":
@@ -143,18 +147,18 @@ async def test_the_gateway_records_the_versions_of_the_server(folder, tmp_path, 
     weights = Weights(load_file(folder / "model.safetensors"), folder)
     async with (
         TorchPolicy(folder, device="cpu") as policy,
-        behind_a_gateway(policy, tmp_path) as place,
+        behind_a_gateway(policy, tmp_path) as session,
     ):
         number = 0
         for batch in range(5):
             seeds = range(8 * batch, 8 * batch + 8)
-            asked = [place.asking(max_tokens=300, stream=stream, seed=seed) for seed in seeds]
+            asked = [session.asking(max_tokens=300, stream=stream, seed=seed) for seed in seeds]
             while not all(each.done() for each in asked):
                 number += 1
                 await policy.publish(weights, Version(0, number))
                 await asyncio.sleep(0.001)
             assert {(await each)[0] for each in asked} == {200}
-        trajectory = await place.read()
+        trajectory = await session.read()
     runs = 0
     for exchange in trajectory.exchanges:
         assert exchange.untrainable == ""
@@ -167,7 +171,7 @@ async def test_the_gateway_records_the_versions_of_the_server(folder, tmp_path, 
 
 
 async def test_a_stream_has_the_content_of_a_whole_answer(tmp_path):
-    async with entered(make_model(tmp_path, alphabet="bytes")) as (_, client):
+    async with running_policy(make_model(tmp_path, alphabet="bytes")) as (_, client):
         for seed in range(5):
             whole = await client.choice(seed=seed, max_tokens=120)
             events = await client.events(seed=seed, max_tokens=120)
@@ -205,8 +209,8 @@ async def test_the_same_seed_gives_the_same_answer_and_no_seed_gives_others(clie
 
 
 async def test_a_request_overrides_the_sampling_defaults_of_the_model(tmp_path):
-    taste = {"temperature": 0.01, "top_k": 1, "max_new_tokens": 7}
-    async with entered(make_model(tmp_path, generation=taste)) as (_, client):
+    defaults = {"temperature": 0.01, "top_k": 1, "max_new_tokens": 7}
+    async with running_policy(make_model(tmp_path, generation=defaults)) as (_, client):
         usual = [(await client.choice())["token_ids"] for _ in range(2)]
         free = await client.choice(temperature=1.0, top_k=0, max_tokens=9)
     assert usual[0] == usual[1]
@@ -223,7 +227,7 @@ async def test_a_prompt_that_fills_the_context_is_refused(client):
 
 
 async def test_an_answer_may_fill_the_rest_of_the_context(tmp_path):
-    async with entered(make_model(tmp_path, context=64)) as (_, client):
+    async with running_policy(make_model(tmp_path, context=64)) as (_, client):
         status, body = await client.ask(temperature=0)
     assert status == 200
     assert body["usage"]["total_tokens"] == 64 or body["choices"][0]["finish_reason"] == "stop"
@@ -247,7 +251,7 @@ async def test_unknown_token_ids_are_refused(tmp_path):
     model = make_model(tmp_path / "model")
     other = make_model(tmp_path / "other", alphabet="bytes")
     shutil.copy(other / "tokenizer.json", model / "tokenizer.json")
-    async with entered(model) as (_, client):
+    async with running_policy(model) as (_, client):
         status, body = await client.ask()
     assert status == 400
     assert "the tokenizer gives token 258" in body["error"]["message"]
@@ -262,10 +266,10 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
         "which it has not": tensors | {"model.extra": tensors[name]},
         "and it has": tensors | {name: tensors[name][:1]},
     }
-    async with entered(folder) as (policy, client):
+    async with running_policy(folder) as (policy, client):
         before = await client.choice(seed=1, max_tokens=9)
-        for why, weights in wrong.items():
-            with pytest.raises(PolicyError, match=why):
+        for reason, weights in wrong.items():
+            with pytest.raises(PolicyError, match=reason):
                 await policy.publish(Weights(weights, folder), Version(0, 1))
         after = await client.choice(seed=1, max_tokens=9)
     assert (after["token_ids"], after["token_versions"]) == (
@@ -275,16 +279,16 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
 
 
 async def test_a_disconnected_client_frees_its_slot(folder):
-    async with entered(folder, max_batch=1) as (policy, client):
+    async with running_policy(folder, max_batch=1) as (policy, client):
         passes: list[int] = []
         go_on = threading.Event()
 
-        def held(*_: object) -> None:
+        def block(*_: object) -> None:
             passes.append(len(passes))
             assert go_on.wait(60)
 
         generator = policy._generator
-        generator._batch._model.register_forward_pre_hook(held)
+        generator._batch._model.register_forward_pre_hook(block)
         asking = asyncio.create_task(client.ask(max_tokens=1900, temperature=2))
         await until(lambda: passes)
         asking.cancel()
@@ -292,18 +296,18 @@ async def test_a_disconnected_client_frees_its_slot(folder):
         go_on.set()
         found = await client.choice(max_tokens=3)
     assert len(found["token_ids"]) <= 3
-    assert len(passes) < 10, "an answer that nobody waits for was generated"
+    assert len(passes) < 10, "the answer of a disconnected client was generated"
 
 
 async def test_requests_without_the_key_are_refused(folder):
-    async with entered(folder) as (policy, _), aiohttp.ClientSession() as stranger:
-        post = stranger.post(f"{policy.urls[0]}/chat/completions", json={"messages": HELLO})
+    async with running_policy(folder) as (policy, _), aiohttp.ClientSession() as http:
+        post = http.post(f"{policy.urls[0]}/chat/completions", json={"messages": HELLO})
         async with post as response:
             assert response.status == 401
 
 
 async def test_closing_the_policy_ends_requests_in_flight(folder):
-    async with entered(folder) as (policy, client):
+    async with running_policy(folder) as (policy, client):
         asked = [asyncio.create_task(client.ask(max_tokens=1900, seed=n)) for n in range(16)]
         await asyncio.sleep(0.05)
         await policy.__aexit__(None, None, None)

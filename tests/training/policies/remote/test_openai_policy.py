@@ -13,12 +13,12 @@ from openai_parts import (
     V,
     ask,
     ask_slowly,
-    entered,
-    hurry,
+    healthy,
     replicas,
+    running_policy,
+    speed_up,
     until,
     weights_of,
-    well,
 )
 from weight_stand_in import Token, VLLMStandIn, serving
 
@@ -43,14 +43,14 @@ async def test_tokens_after_a_publish_come_from_the_new_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await policy.publish(None, V(0))
         assert await ask(servers[0]) == [Token(0, 0)] * 4
         for number in (1, 2):
             await policy.publish(weights_of(base, number), V(number))
             for server in servers:
                 assert await ask(server) == [Token(number, number)] * 4
-        assert well(servers)
+        assert healthy(servers)
 
 
 @both
@@ -58,16 +58,16 @@ async def test_interrupted_answers_continue_with_the_new_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind, updating="interrupt") as policy:
+    async with running_policy(servers, tmp_path, server=kind, updating="interrupt") as policy:
         asked = await ask_slowly(servers, 3)
         await policy.publish(weights_of(base, 1), V(1))
         assert all(len(server.running) == 3 for server in servers)
-        hurry(servers)
+        speed_up(servers)
         for tokens in await asyncio.gather(*asked):
             switch = tokens.index(Token(1, 1))
             assert tokens == [Token(0, 0)] * switch + [Token(1, 1)] * (60 - switch)
             assert switch > 0
-        assert well(servers)
+        assert healthy(servers)
 
 
 @both
@@ -75,16 +75,16 @@ async def test_drained_answers_finish_with_the_old_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind, updating="drain") as policy:
+    async with running_policy(servers, tmp_path, server=kind, updating="drain") as policy:
         asked = await ask_slowly(servers, 3)
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until(lambda: not any(server.admits.is_set() for server in servers))
         late = [asyncio.create_task(ask(server, "late")) for server in servers]
-        hurry(servers)
+        speed_up(servers)
         await publishing
         assert await asyncio.gather(*asked) == [[Token(0, 0)] * 60] * 9
         assert await asyncio.gather(*late) == [[Token(1, 1)] * 4] * 3
-        assert well(servers)
+        assert healthy(servers)
 
 
 @both
@@ -93,7 +93,7 @@ async def test_the_kv_cache_of_old_weights_is_not_used_with_new_ones(
     kind: Any, updating: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind, 1)
-    async with entered(servers, tmp_path, server=kind, updating=updating) as policy:
+    async with running_policy(servers, tmp_path, server=kind, updating=updating) as policy:
         assert await ask(servers[0], "same") == [Token(0, 0)] * 4
         await policy.publish(weights_of(base, 1), V(1))
         assert await ask(servers[0], "same") == [Token(1, 1)] * 4
@@ -104,7 +104,7 @@ async def test_without_new_weights_only_the_version_changes(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         before = {server.label for server in servers}
         for server in servers:
@@ -121,12 +121,12 @@ async def test_a_server_left_paused_by_a_killed_trainer_is_resumed(
     kind: Any, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         for server in servers:
             server.admits.clear()
             server.steps.clear()
         await policy.publish(None, V(0))
-        assert well(servers)
+        assert healthy(servers)
 
 
 @both
@@ -134,7 +134,7 @@ async def test_a_restarted_replica_gets_the_current_weights(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         assert await policy.check() == ()
         await servers[1].restart()
@@ -143,37 +143,37 @@ async def test_a_restarted_replica_gets_the_current_weights(
         assert await ask(servers[1]) == [Token(1, 1)] * 4
         assert await policy.check() == ()
         await servers[2].stop()
-        assert await policy.check() == (), "one that is away generates nothing"
+        assert await policy.check() == (), "a stopped replica generates nothing"
 
 
 @both
 async def test_pauses_for_new_weights_are_announced(kind: Any, base: Path, tmp_path: Path) -> None:
     servers = replicas(kind)
-    told: list[str] = []
+    events: list[str] = []
 
     @contextmanager
     def pausing() -> Generator[None]:
         assert not any(server.paused for server in servers)
         written = len(list(tmp_path.glob("**/model.safetensors")))
-        told.append(f"paused, {written} written")
+        events.append(f"paused, {written} written")
         yield
         assert not any(server.paused for server in servers)
-        told.append("on")
+        events.append("on")
 
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         policy.pausing = pausing
         await policy.publish(weights_of(base, 1), V(1))
-        assert told == ["paused, 1 written", "on"], "writing the weights is no pause"
+        assert events == ["paused, 1 written", "on"], "the weights are written before the pause"
         assert await policy.check() == ()
-        assert len(told) == 2
+        assert len(events) == 2
         await servers[1].restart()
         await policy.check()
-        assert len(told) == 4
+        assert len(events) == 4
 
 
 async def test_the_gateway_records_tokens_of_the_new_weights(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         upstream = await make_upstream(policy.urls, model=policy.model, key=policy.key)
         request = Request(
@@ -191,7 +191,7 @@ async def test_restarted_replicas_are_detected_between_publishes(
     base: Path, tmp_path: Path
 ) -> None:
     servers = replicas("vllm")
-    async with entered(servers, tmp_path, watch_seconds=0.05) as policy:
+    async with running_policy(servers, tmp_path, watch_seconds=0.05) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         await servers[1].restart()
         await until(lambda: servers[1].number == 1 and not servers[1].paused)
@@ -202,7 +202,7 @@ async def test_a_restarted_replica_is_not_merely_renamed(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         await servers[1].restart()
         await policy.publish(None, V(2))
@@ -215,12 +215,12 @@ async def test_the_key_is_sent_with_every_request(
     servers = replicas("vllm", 1)
     servers[0].key = "secret"
     monkeypatch.setenv("PLIMSOLL_POLICY_KEY", "secret")
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         assert await ask(servers[0]) == [Token(1, 1)] * 4
     monkeypatch.setenv("PLIMSOLL_POLICY_KEY", "wrong")
     with pytest.raises(PolicyError, match=r"answered 401.*Check the key.*nothing was started"):
-        async with entered(servers, tmp_path):
+        async with running_policy(servers, tmp_path):
             pass
 
 
@@ -230,16 +230,16 @@ async def test_a_server_without_the_endpoints_is_refused_before_anything_starts(
     server = VLLMStandIn()
     server.dev_mode = False
     with pytest.raises(PolicyError, match=r"has no /weight_info.*VLLM_SERVER_DEV_MODE=1"):
-        async with entered([server], tmp_path):
+        async with running_policy([server], tmp_path):
             pass
 
 
 async def test_an_unreachable_server_is_named_before_anything_starts(tmp_path: Path) -> None:
-    away = VLLMStandIn()
-    async with serving(away):
+    stopped = VLLMStandIn()
+    async with serving(stopped):
         pass
-    with pytest.raises(PolicyError, match=f"{away.url} cannot be reached.*nothing was started"):
-        async with OpenAIPolicy([away.url], tmp_path):
+    with pytest.raises(PolicyError, match=f"{stopped.url} cannot be reached.*nothing was started"):
+        async with OpenAIPolicy([stopped.url], tmp_path):
             pass
 
 

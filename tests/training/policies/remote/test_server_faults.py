@@ -10,12 +10,12 @@ from openai_parts import (
     V,
     ask,
     ask_slowly,
-    entered,
-    hurry,
+    healthy,
     replicas,
+    running_policy,
+    speed_up,
     until,
     weights_of,
-    well,
 )
 from weight_stand_in import Fault, SGLangStandIn, StandIn, Token, VLLMStandIn, serving
 
@@ -41,12 +41,12 @@ both = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(autouse=True)
-def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_policy, "RETRY_SECONDS", 0.05)
 
 
 def break_at(server: StandIn, route: str, fault: Fault) -> None:
-    """Reports are asked for before anything is changed too: they are well then."""
+    """Add a fault. Routes that report weights fail at the second call, after the change."""
     server.faults[route].extend(("none", fault) if route in REPORTS else (fault,))
 
 
@@ -55,18 +55,18 @@ async def test_a_failing_replica_is_named_and_none_stays_paused(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         bad = servers[1]
         break_at(bad, route, 500)
         with pytest.raises(PolicyError) as raised:
             await policy.publish(weights_of(base, 2), V(2))
-        said = str(raised.value)
-        assert f"version 2 is not served by every replica: the policy at {bad.url}" in said
-        assert "answered 500: out of order" in said
-        assert f"Replicas that have it: {servers[0].url}, {servers[2].url}." in said
-        assert str(tmp_path) in said
-        assert well(servers)
+        message = str(raised.value)
+        assert f"version 2 is not served by every replica: the policy at {bad.url}" in message
+        assert "answered 500: out of order" in message
+        assert f"Replicas that have it: {servers[0].url}, {servers[2].url}." in message
+        assert str(tmp_path) in message
+        assert healthy(servers)
         await policy.publish(weights_of(base, 3), V(3))
         for server in servers:
             assert await ask(server) == [Token(3, 3)] * 4
@@ -77,11 +77,11 @@ async def test_a_hanging_replica_times_out(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind, update_seconds=1.0) as policy:
+    async with running_policy(servers, tmp_path, server=kind, update_seconds=1.0) as policy:
         break_at(servers[1], route, "hang")
         with pytest.raises(PolicyError, match=rf"{servers[1].url} did not load.*1 s.*{route}"):
             await policy.publish(weights_of(base, 1), V(1))
-        assert well(servers)
+        assert healthy(servers)
         policy._timeout = 60.0
         await policy.publish(weights_of(base, 1), V(1))
         assert await ask(servers[1]) == [Token(1, 1)] * 4
@@ -92,11 +92,11 @@ async def test_a_broken_connection_is_retried(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         break_at(servers[1], route, "drop")
         await policy.publish(weights_of(base, 1), V(1))
         assert [await ask(server) for server in servers] == [[Token(1, 1)] * 4] * 3
-        assert well(servers)
+        assert healthy(servers)
 
 
 @every_route
@@ -104,7 +104,7 @@ async def test_a_cancelled_publish_leaves_no_server_paused(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         for server in servers:
             break_at(server, route, "hang")
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
@@ -112,24 +112,24 @@ async def test_a_cancelled_publish_leaves_no_server_paused(
         publishing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await publishing
-        assert well(servers)
+        assert healthy(servers)
         await policy.publish(weights_of(base, 2), V(2))
         assert [await ask(server) for server in servers] == [[Token(2, 2)] * 4] * 3
 
 
 async def test_a_cancelled_resume_still_completes(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
-    async with entered(servers, tmp_path, update_seconds=1.0) as policy:
+    async with running_policy(servers, tmp_path, update_seconds=1.0) as policy:
         for server in servers:
             server.faults["/collective_rpc"].append("hang")
             server.delays["/resume"] = 0.3
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until(lambda: all("/resume" in server.calls for server in servers))
-        assert not well(servers)
+        assert not healthy(servers)
         publishing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await publishing
-        assert well(servers)
+        assert healthy(servers)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ async def test_a_lost_resume_request_is_retried(
     kind: Any, route: str, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind, 1)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         servers[0].faults[route].append("drop")
         await policy.publish(weights_of(base, 1), V(1))
-        assert well(servers)
+        assert healthy(servers)
         servers[0].faults[route].append(500)
         with pytest.raises(PolicyError, match=r"out of order; it may still be paused"):
             await policy.publish(weights_of(base, 2), V(2))
@@ -153,11 +153,11 @@ async def test_a_replica_that_reports_another_version_fails_the_publish(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
-        servers[2].says = "another"
+    async with running_policy(servers, tmp_path, server=kind) as policy:
+        servers[2].reported_version = "another"
         with pytest.raises(PolicyError, match=rf"{servers[2].url} was given .* serves another"):
             await policy.publish(weights_of(base, 1), V(1))
-        assert well(servers)
+        assert healthy(servers)
 
 
 @both
@@ -165,11 +165,11 @@ async def test_publish_returns_only_after_the_slowest_replica(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         servers[1].loads.clear()
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until(lambda: servers[0].number == 1 and not servers[0].paused)
-        assert await ask(servers[0]) == [Token(1, 1)] * 4, "the others need not wait for it"
+        assert await ask(servers[0]) == [Token(1, 1)] * 4, "other replicas do not wait for it"
         assert not publishing.done()
         assert servers[1].number == 0
         servers[1].loads.set()
@@ -182,7 +182,7 @@ async def test_a_replica_that_restarts_in_time_is_awaited(
     kind: Any, base: Path, tmp_path: Path
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await servers[1].stop()
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until(lambda: servers[0].number == 1)
@@ -193,7 +193,7 @@ async def test_a_replica_that_restarts_in_time_is_awaited(
 
 async def test_a_replica_that_stays_down_is_named(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
-    async with entered(servers, tmp_path, update_seconds=1.0) as policy:
+    async with running_policy(servers, tmp_path, update_seconds=1.0) as policy:
         await servers[1].stop()
         with pytest.raises(PolicyError, match=rf"{servers[1].url} cannot be reached"):
             await policy.publish(weights_of(base, 1), V(1))
@@ -203,7 +203,7 @@ async def test_after_a_failure_every_replica_loads_the_weights_again(
     base: Path, tmp_path: Path
 ) -> None:
     servers = replicas("vllm", 2)
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         servers[1].faults["/update_weight_version"].append(500)
         with pytest.raises(PolicyError, match="out of order"):
             await policy.publish(None, V(0))
@@ -215,7 +215,7 @@ async def test_after_a_failure_every_replica_loads_the_weights_again(
             await policy.publish(None, V(1))
         assert await policy.check() == ()
         await policy.publish(weights_of(base, 1), V(1))
-        # It loads the new weights, and keeps the name of the old ones.
+        # The replica loads the new weights, and keeps the version of the old ones.
         servers[1].faults["/update_weight_version"].append(500)
         with pytest.raises(PolicyError, match="out of order"):
             await policy.publish(weights_of(base, 2), V(2))
@@ -226,14 +226,14 @@ async def test_after_a_failure_every_replica_loads_the_weights_again(
 @both
 async def test_a_cancelled_drain_admits_new_requests(kind: Any, base: Path, tmp_path: Path) -> None:
     servers = replicas(kind, 1)
-    async with entered(servers, tmp_path, server=kind, updating="drain") as policy:
+    async with running_policy(servers, tmp_path, server=kind, updating="drain") as policy:
         asked = await ask_slowly(servers, 1)
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until(lambda: not servers[0].admits.is_set())
         publishing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await publishing
-        hurry(servers)
+        speed_up(servers)
         assert len(await ask(servers[0])) == 4
         assert await asked[0] == [Token(0, 0)] * 60
 
@@ -261,20 +261,20 @@ async def test_a_folder_that_servers_cannot_read_is_reported(
     kind: Any, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = replicas(kind, 1)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
 
-        def elsewhere(path: str) -> int:
+        def fail(path: str) -> int:
             raise FileNotFoundError(f"no such folder: {path}")
 
-        monkeypatch.setattr("weight_stand_in.read_number", elsewhere)
+        monkeypatch.setattr("weight_stand_in.read_number", fail)
         with pytest.raises(PolicyError, match=r"no such folder.*each of them reads"):
             await policy.publish(weights_of(base, 1), V(1))
-        assert well(servers)
+        assert healthy(servers)
 
 
 async def test_redirects_are_not_followed(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm", 1)
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         servers[0].faults["/collective_rpc"].append(302)
         with pytest.raises(PolicyError, match="answered 302"):
             await policy.publish(weights_of(base, 1), V(1))
@@ -283,9 +283,9 @@ async def test_redirects_are_not_followed(base: Path, tmp_path: Path) -> None:
 
 async def test_an_endless_answer_is_not_read_to_its_end(tmp_path: Path) -> None:
     server = VLLMStandIn()
-    server.says = "x" * (1 << 21)
+    server.reported_version = "x" * (1 << 21)
     with pytest.raises(PolicyError, match="longer than 1048576 bytes"):
-        async with entered([server], tmp_path):
+        async with running_policy([server], tmp_path):
             pass
 
 
@@ -294,22 +294,22 @@ async def test_an_sglang_that_keeps_its_cache_is_reported_with_the_drain_remedy(
 ) -> None:
     server = SGLangStandIn()
     server.flushes_retracted = False
-    async with entered([server], tmp_path, server="sglang") as policy:
+    async with running_policy([server], tmp_path, server="sglang") as policy:
         asked = await ask_slowly([server], 1)
         with pytest.raises(PolicyError, match=r'\[training\] updating = "drain"'):
             await policy.publish(weights_of(base, 1), V(1))
-        assert well([server])
-        hurry([server])
+        assert healthy([server])
+        speed_up([server])
         assert await asked[0] == [Token(0, 0)] * 60
-    async with entered([server], tmp_path, server="sglang", updating="drain") as policy:
+    async with running_policy([server], tmp_path, server="sglang", updating="drain") as policy:
         asked = await ask_slowly([server], 1)
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until(lambda: not server.admits.is_set())
-        hurry([server])
+        speed_up([server])
         await publishing
         assert await asked[0] == [Token(0, 0)] * 60
         assert await ask(server) == [Token(1, 1)] * 4
-        assert well([server])
+        assert healthy([server])
 
 
 @both
@@ -317,7 +317,7 @@ async def test_a_version_that_some_replicas_missed_is_no_false_alarm(
     kind: Any, base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = replicas(kind)
-    async with entered(servers, tmp_path, server=kind) as policy:
+    async with running_policy(servers, tmp_path, server=kind) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         await servers[1].stop()
         policy._timeout = 1.0
@@ -328,7 +328,7 @@ async def test_a_version_that_some_replicas_missed_is_no_false_alarm(
         assert await policy.check() == ()
         assert "sending the weights again" not in caplog.text
         assert {call for server in servers for call in server.calls} <= set(REPORTS)
-        # One that was started again is found all the same.
+        # A restarted replica is detected nevertheless.
         policy._timeout = 60.0
         await servers[1].start()
         assert await policy.check() == (servers[1].url,)
@@ -338,7 +338,7 @@ async def test_a_version_that_some_replicas_missed_is_no_false_alarm(
 
 async def test_a_rejected_first_version_names_no_run_to_resume(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm", 1)
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         servers[0].faults["/pause"].append(500)
         with pytest.raises(PolicyError, match=r"Nothing was started\. Check these .* try again"):
             await policy.publish(weights_of(base, 1), V(0))

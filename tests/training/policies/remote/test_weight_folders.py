@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from openai_parts import V, entered, replicas, until, weights_of
+from openai_parts import V, replicas, running_policy, until, weights_of
 from safetensors import safe_open
 from tiny_model import make_model
 from transformers import AutoModelForCausalLM, MixtralConfig
@@ -80,7 +80,7 @@ def test_weights_have_the_names_of_the_base_model(tmp_path: Path) -> None:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Without what makes the names of versions unique."""
+    """The names in a folder, without the unique suffixes of versions."""
     return {path.name.partition("-")[0] for path in folder.iterdir()}
 
 
@@ -89,11 +89,13 @@ async def test_the_last_two_folders_are_kept_and_nothing_else_is_touched(
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "0.7-deadbeef.part").mkdir()
-    async with entered(replicas("vllm"), tmp_path) as policy:
+    async with running_policy(replicas("vllm"), tmp_path) as policy:
         for number in range(1, 5):
             await policy.publish(weights_of(base, number), V(number))
         assert names_in(tmp_path) == {"mine", "current.json", "0.3", "0.4"}
-    assert names_in(tmp_path) == {"mine", "current.json", "0.4"}, "nobody reads the one before"
+    assert names_in(tmp_path) == {"mine", "current.json", "0.4"}, (
+        "no server reads the previous folder"
+    )
     current = json.loads((tmp_path / "current.json").read_text())
     assert current["version"] == "4"
     assert read_number(current["path"]) == 4
@@ -117,9 +119,9 @@ async def test_leftovers_of_a_killed_trainer_are_removed_before_a_write(
         return real(self, weights, label)
 
     monkeypatch.setattr(WeightFolders, "write", write)
-    async with entered(replicas("vllm"), tmp_path) as policy:
+    async with running_policy(replicas("vllm"), tmp_path) as policy:
         await policy.publish(weights_of(base, 3), V(3))
-    # The one that is named may be loaded at this moment.
+    # A server may be loading the current folder.
     assert seen == [{"0.2", "current.json"}]
     assert names_in(tmp_path) == {"0.3", "current.json"}
 
@@ -128,7 +130,7 @@ async def test_after_a_rejected_version_the_current_folder_stays(
     base: Path, tmp_path: Path
 ) -> None:
     servers = replicas("vllm")
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         await policy.publish(weights_of(base, 1), V(1))
         servers[0].faults["/pause"].append(500)
         with pytest.raises(PolicyError):
@@ -139,7 +141,7 @@ async def test_after_a_rejected_version_the_current_folder_stays(
 
 async def test_a_policy_that_wrote_nothing_removes_nothing(tmp_path: Path) -> None:
     (tmp_path / "0.7-deadbeef").mkdir()
-    async with entered(replicas("vllm"), tmp_path) as policy:
+    async with running_policy(replicas("vllm"), tmp_path) as policy:
         await policy.publish(None, V(0))
         policy.discard()
     assert names_in(tmp_path) == {"0.7"}
@@ -149,7 +151,7 @@ async def test_a_policy_that_wrote_nothing_removes_nothing(tmp_path: Path) -> No
 async def test_discarding_removes_only_own_files(base: Path, tmp_path: Path) -> None:
     for name in ("own", "shared"):
         root = tmp_path / name
-        async with entered(replicas("vllm"), root) as policy:
+        async with running_policy(replicas("vllm"), root) as policy:
             await policy.publish(weights_of(base, 1), V(0))
             if name == "shared":
                 (root / "mine").mkdir()
@@ -159,7 +161,7 @@ async def test_discarding_removes_only_own_files(base: Path, tmp_path: Path) -> 
 
 
 def test_runs_of_one_name_have_separate_folders_and_find_them_again(tmp_path: Path) -> None:
-    runs = [RunDirectory(tmp_path / who / "qwen") for who in ("ann", "bob")]
+    runs = [RunDirectory(tmp_path / user / "qwen") for user in ("ann", "bob")]
     for run in runs:
         run.path.mkdir(parents=True)
     first = [weight_folder_of(tmp_path / "weights", run) for run in runs]
@@ -173,9 +175,9 @@ def test_runs_of_one_name_have_separate_folders_and_find_them_again(tmp_path: Pa
 
 async def test_if_the_folder_is_unwritable_no_server_is_called(base: Path, tmp_path: Path) -> None:
     servers = replicas("vllm")
-    taken = tmp_path / "file"
-    taken.write_text("")
-    async with entered(servers, taken) as policy:
+    file = tmp_path / "file"
+    file.write_text("")
+    async with running_policy(servers, file) as policy:
         for server in servers:
             server.calls.clear()
         with pytest.raises(PolicyError, match=r"cannot be written to .*\[training\] weights"):
@@ -188,27 +190,29 @@ async def test_a_full_disk_keeps_the_existing_folders(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = replicas("vllm")
-    async with entered(servers, tmp_path) as policy:
+    async with running_policy(servers, tmp_path) as policy:
         await policy.publish(weights_of(base, 1), V(1))
-        kept = sorted(tmp_path.iterdir())
+        before = sorted(tmp_path.iterdir())
 
-        made: list[str] = []
+        created: list[str] = []
 
-        def full(source: Path, target: Path) -> None:
-            made.extend(path.name for path in tmp_path.iterdir() if path not in kept)
+        def full_disk(source: Path, target: Path) -> None:
+            created.extend(path.name for path in tmp_path.iterdir() if path not in before)
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("shutil.copyfile", full)
+        monkeypatch.setattr("shutil.copyfile", full_disk)
         with pytest.raises(PolicyError, match="No space left on device"):
             await policy.publish(weights_of(base, 2), V(2))
-        assert [name.endswith(".part") for name in made] == [True], "half of it has another name"
-        assert sorted(tmp_path.iterdir()) == kept
+        assert [name.endswith(".part") for name in created] == [True], (
+            "an incomplete folder has another name"
+        )
+        assert sorted(tmp_path.iterdir()) == before
         assert await policy.check() == ()
         assert [server.number for server in servers] == [1, 1, 1]
 
 
-class Loaded(StandIn):
-    """A server that somebody else gives the weights to."""
+class ExternallyLoaded(StandIn):
+    """A server that gets its weights from another program."""
 
     root = "first"
 
@@ -219,13 +223,13 @@ class Loaded(StandIn):
 async def test_with_path_every_replica_is_awaited_until_it_reports_the_folder(
     base: Path, tmp_path: Path
 ) -> None:
-    servers = [Loaded(), Loaded()]
-    async with entered(servers, tmp_path, server="path") as policy:
+    servers = [ExternallyLoaded(), ExternallyLoaded()]
+    async with running_policy(servers, tmp_path, server="path") as policy:
         await policy.publish(None, V(0))
         publishing = asyncio.create_task(policy.publish(weights_of(base, 1), V(1)))
         await until((tmp_path / "current.json").exists)
         folder = json.loads((tmp_path / "current.json").read_text())["path"]
-        assert read_number(folder) == 1, "it is whole once it is named"
+        assert read_number(folder) == 1, "current.json names a complete folder"
         servers[0].root = folder
         await asyncio.sleep(0.1)
         assert not publishing.done()
@@ -234,7 +238,7 @@ async def test_with_path_every_replica_is_awaited_until_it_reports_the_folder(
 
 
 async def test_with_path_a_replica_that_does_not_load_is_named(base: Path, tmp_path: Path) -> None:
-    servers = [Loaded(), Loaded()]
-    async with entered(servers, tmp_path, server="path", update_seconds=1.0) as policy:
+    servers = [ExternallyLoaded(), ExternallyLoaded()]
+    async with running_policy(servers, tmp_path, server="path", update_seconds=1.0) as policy:
         with pytest.raises(PolicyError, match=rf"{servers[0].url} serves first, not {tmp_path}"):
             await policy.publish(weights_of(base, 1), V(1))

@@ -1,4 +1,4 @@
-"""A run that a test drives step by step, on a store in memory."""
+"""A run that a test drives step by step, with its events in memory."""
 
 from plimsoll.core.endings import Ending
 from plimsoll.core.versions import Version
@@ -22,7 +22,7 @@ def settings(**changes) -> Settings:
     return Settings(**{**usual, **changes})
 
 
-class Hand:
+class DrivenRun:
     """Accounts with a clock that the test controls."""
 
     def __init__(self, **changes) -> None:

@@ -28,23 +28,23 @@ from plimsoll.workers.messages import (
 )
 from stand_ins import stand_in
 
-__all__ = ["Hand", "begun", "in_hand", "marking_spec"]
+__all__ = ["WorkerClient", "marking_spec", "ready_client", "started_client"]
 
 MARKING = "marking_environment:marking"
 Message = TypeVar("Message", bound=FromWorker)
 
 
-def marking_spec(folder: Path, maker: str = MARKING, **more: object) -> WorkerSpec:
+def marking_spec(folder: Path, maker: str = MARKING, **changes: object) -> WorkerSpec:
     return WorkerSpec(
         run="test",
         options=EnvironmentOptions(config=msgspec.Raw(b"{}"), directory=str(folder)),
         concurrency=4,
         environment=stand_in(maker, Path(__file__).parent),
-        **{"beat_seconds": 0.1, **more},
+        **{"beat_seconds": 0.1, **changes},
     )
 
 
-class Hand:
+class WorkerClient:
     """Sends messages to a worker and receives its messages."""
 
     def __init__(
@@ -57,17 +57,17 @@ class Hand:
         self.beats: list[Beat] = []
         self.others: list[FromWorker] = []
 
-    def tell(self, message: ToWorker) -> None:
+    def send(self, message: ToWorker) -> None:
         self.board.send(self.credentials.invitation.worker, message)
 
     def order(self, ticket: str, task: str, folder: Path | str = "") -> None:
         order = Order(ticket=ticket, group="g", task=task, attempt=1, folder=str(folder))
-        self.tell(Run(order))
+        self.send(Run(order))
 
-    async def hear(
-        self, kind: type[Message], fits: Callable[[Message], bool] = lambda _: True
+    async def receive(
+        self, kind: type[Message], matches: Callable[[Message], bool] = lambda _: True
     ) -> Message:
-        """The next message of a type. Others are kept."""
+        """Return the next message of a type. Other messages are stored."""
         async with asyncio.timeout(120):
             while True:
                 message = (await self.board.receive()).message
@@ -75,22 +75,22 @@ class Hand:
                     self.beats.append(message)
                 else:
                     self.others.append(message)
-                if isinstance(message, kind) and fits(message):
+                if isinstance(message, kind) and matches(message):
                     return message
 
     async def running(self) -> None:
         """Wait until a ticket runs."""
-        await self.hear(Beat, lambda beat: beat.running > 0)
+        await self.receive(Beat, lambda beat: beat.running > 0)
 
     async def result(self, ticket: str) -> Result:
         """The result of a ticket, also if it arrived during another wait."""
-        for heard in self.others:
-            if isinstance(heard, Finished) and heard.result.ticket == ticket:
-                return heard.result
-        return (await self.hear(Finished, lambda m: m.result.ticket == ticket)).result
+        for message in self.others:
+            if isinstance(message, Finished) and message.result.ticket == ticket:
+                return message.result
+        return (await self.receive(Finished, lambda m: m.result.ticket == ticket)).result
 
     async def ended(self, within: float) -> str:
-        """Wait for the worker to exit by itself; its exit status."""
+        """Wait until the worker exits by itself. Returns its exit status."""
         async with asyncio.timeout(within):
             return (await self.placed.ended()).how
 
@@ -100,28 +100,28 @@ class Hand:
         while (left := end - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    await self.hear(Beat)
+                    await self.receive(Beat)
             except TimeoutError:
                 return
 
 
 @asynccontextmanager
-async def begun(maker: str = MARKING) -> AsyncIterator[Hand]:
+async def started_client(maker: str = MARKING) -> AsyncIterator[WorkerClient]:
     """A worker that has sent its hello and got no reply."""
     here = stand_in(maker, Path(__file__).parent)
     async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
         opening = board.open("worker-1", here)
         credentials = Credentials.make(opening.invitation)
         opening.admit(credentials.public_key)
-        hand = Hand(board, credentials, engine.launch(credentials, here))
-        await hand.hear(Hello)
-        yield hand
+        client = WorkerClient(board, credentials, engine.launch(credentials, here))
+        await client.receive(Hello)
+        yield client
 
 
 @asynccontextmanager
-async def in_hand(spec: WorkerSpec) -> AsyncIterator[Hand]:
+async def ready_client(spec: WorkerSpec) -> AsyncIterator[WorkerClient]:
     """A worker that is ready."""
-    async with begun(spec.environment["PLIMSOLL_STAND_IN"]) as hand:
-        hand.tell(Begin(spec))
-        await hand.hear(Ready)
-        yield hand
+    async with started_client(spec.environment["PLIMSOLL_STAND_IN"]) as client:
+        client.send(Begin(spec))
+        await client.receive(Ready)
+        yield client
