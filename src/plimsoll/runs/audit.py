@@ -10,7 +10,7 @@ import msgspec
 
 from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.books.group import Group, MemberState, split_ticket
-from plimsoll.ledger.events import Admitted, Finished, GroupVoided
+from plimsoll.ledger.events import Finished, GroupVoided
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import read_books
 from plimsoll.ledger.report import Report, find_ledger, make_report
@@ -51,23 +51,21 @@ def audit(run: Path, task: str | None = None) -> Report:
 
 
 def _graded(journal: Journal) -> dict[str, str]:
-    """The graded trial of each ticket, for training groups that were not given up."""
+    """The graded trial of each ticket, for groups that were not given up."""
     graded: dict[str, str] = {}
-    left_out: set[str] = set()
+    given_up: set[str] = set()
     for _, event in journal.read():
         match event:
             case Finished() if event.trial:
                 graded[event.ticket] = event.trial
             case GroupVoided():
-                left_out.add(event.group)
-            case Admitted(purpose="eval"):
-                left_out.add(event.group)
+                given_up.add(event.group)
             case _:
                 pass
     return {
         ticket: trial
         for ticket, trial in graded.items()
-        if (parts := split_ticket(ticket)) is not None and parts[0] not in left_out
+        if (parts := split_ticket(ticket)) is not None and parts[0] not in given_up
     }
 
 

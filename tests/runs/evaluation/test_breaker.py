@@ -10,6 +10,7 @@ from scripted_workers import HALF, ONE, evaluation
 
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.workers.messages import Order
@@ -150,6 +151,38 @@ async def test_a_failed_canary_voids_trials_since_the_last_good_one_and_stops_th
     assert len(kept) == 20 + 5
     last = {(line["task"], line["attempt"]): line for line in kept}
     assert sum(line["verdict"] == "graded" for line in last.values()) == 5
+
+
+async def test_grades_that_a_failed_canary_revoked_stay_void_after_a_power_cut(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A power cut removes the lines of the results since their last sync. The ledger has grades
+    that were entered before the canary failed."""
+    out, synced = tmp_path / "run", [0]
+    settle = RunDirectory.settle
+
+    def watched_settle(directory: RunDirectory) -> None:
+        synced.append(directory.results.stat().st_size)
+        settle(directory)
+
+    monkeypatch.setattr(RunDirectory, "settle", watched_settle)
+    trial = scripted(lambda order: HALF if is_canary(order) else ONE)
+    tasks = make_tasks("a")
+    run, _ = evaluation(
+        *(monkeypatch, tasks, trial, out),
+        attempts=6,
+        concurrency=1,
+        policy=Policy(expects_equal=True),
+        canaries=Canaries.of(5, ["a"]),
+    )
+    await run.run()
+    assert [row.reward for row in run.tally.rows] == [None] * 5
+    (out / "results.jsonl").write_bytes((out / "results.jsonl").read_bytes()[: synced[-1]])
+
+    again, _ = evaluation(monkeypatch, tasks, trial, out, attempts=6, policy=EQUAL, resumes=True)
+    await again.run()
+    rewards = {row.attempt: row.reward for row in again.tally.rows}
+    assert rewards == {1: None, 2: None, 3: None, 4: None, 5: None, 6: 1.0}
 
 
 async def test_trials_that_end_after_a_failed_canary_are_void(

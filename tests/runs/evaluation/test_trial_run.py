@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from scripted_workers import ONE, evaluation
 
@@ -140,6 +141,31 @@ async def test_a_cancelled_run_cleans_up_and_a_resume_runs_only_unfinished_trial
     await again.run()
     assert sorted(order.name for order in workers.orders) == ["b", "c", "d"]
     assert again.tally.graded == 4
+    assert audit(out).problems == []
+
+
+@pytest.mark.parametrize("lost", ["the row of b", "the row of b, after one of another trial"])
+async def test_a_row_that_a_power_cut_lost_is_written_again_from_the_ledger(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+):
+    tasks, out = make_tasks("a", "b"), tmp_path / "run"
+    run, _ = evaluation(monkeypatch, tasks, graded, out, concurrency=1)
+    await run.run()
+    first, second = rows(out)
+    kept = [first]
+    if lost != "the row of b":
+        # The ledger lost that trial, its row stayed, and the ticket ran again.
+        kept.append(msgspec.structs.replace(second, trial="unrecorded", reward=0.25))
+    (out / "results.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in kept))
+    problems = audit(out).problems
+    assert (problems == []) is (lost == "the row of b")
+    assert all("has the row of the trial unrecorded" in problem for problem in problems)
+
+    again, workers = evaluation(monkeypatch, tasks, graded, out, resumes=True)
+    await again.run()
+    assert workers.orders == []
+    assert [row.reward for row in again.tally.rows] == [1.0, 1.0]
+    assert rows(out)[-1].trial == second.trial
     assert audit(out).problems == []
 
 

@@ -147,7 +147,7 @@ class TrialSetRun(RunSession):
             await ledger.recover(
                 ledger.books.version, lambda _ticket, _worker: False, keep_evaluations=True
             )
-            _restore(self.trials, ledger, self.directory)
+            await _restore(self.trials, ledger, self.directory)
         return RunParts(
             buffer=RolloutBuffer(self.directory),
             breaker=self.breaker,
@@ -245,8 +245,9 @@ def _label(task: str, agent: str, attempt: int, ticket: str) -> str:
     return f"{name} (canary)" if ticket.startswith("canary-") else name
 
 
-def _restore(trials: TrialSet, ledger: Ledger, directory: RunDirectory) -> None:
-    """Continue a trial set of an earlier process."""
+async def _restore(trials: TrialSet, ledger: Ledger, directory: RunDirectory) -> None:
+    """Continue a trial set of an earlier process. Rows that a power cut lost are written again,
+    from the ledger."""
     found = read_groups(ledger.path)
     _check_same(trials, [one.admitted.task for one in found.values()], directory)
     last: Mapping[str, Row] = {row.ticket: row for row in read_lines(directory.results, Row)}
@@ -254,7 +255,10 @@ def _restore(trials: TrialSet, ledger: Ledger, directory: RunDirectory) -> None:
     for name, one in found.items():
         if one.event is not None:
             row = last.get(one.ticket)
-            rows[(name, 0)] = row or verdict_row(one, trials.groups[one.admitted.prompt])
+            if row is None or not one.matches(row):
+                row = verdict_row(one, trials.groups[one.admitted.prompt])
+                await directory.append(row)
+            rows[(name, 0)] = row
         elif one.is_given_up:
             raise LedgerError(f"{directory.path}: the ledger gave up the trial {name}")
     trials.restore(len(found), ledger.books.evals, rows)

@@ -490,9 +490,12 @@ class Scheduler:
                 await self._ledger.distrust(doubtful, doubt)
             finally:
                 await self._buffer.void(rows, doubt)
-                for trial_set, void in changed:
-                    if void is not None:
-                        await trial_set.options.keep(void)
+                revoked = [(one, void) for one, void in changed if void is not None]
+                for trial_set, void in revoked:
+                    await trial_set.options.keep(void)
+                if revoked:
+                    # The ledger keeps the grade of a final trial: only its last row revokes it.
+                    await asyncio.to_thread(self._directory.settle)
         await self._directory.append_canary(row)
 
     def _void_in_set(self, trial_set: TrialSet, ticket: str, doubt: Void) -> Row | None:

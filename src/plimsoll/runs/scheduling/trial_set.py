@@ -252,6 +252,16 @@ class FinalGroup:
         """None while the group is live."""
         self.is_given_up = False
 
+    def matches(self, row: Row) -> bool:
+        """True if a row is of the trial that the ledger recorded as the last of this group.
+
+        A power cut may leave the row of a trial that is not in the ledger, and lose the row of the
+        recorded one. A void row of a graded trial is right: a failed canary revoked the grade.
+        """
+        if isinstance(self.event, Finished):
+            return self.event.trial in ("", row.trial)
+        return self.event is not None and row.reward is None
+
 
 def read_groups(path: Path) -> dict[str, FinalGroup]:
     """The evaluation groups of a ledger in the order of admission."""
