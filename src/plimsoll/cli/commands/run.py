@@ -6,7 +6,7 @@ import click
 
 from plimsoll.cli import options
 
-__all__ = ["EPILOG", "command"]
+__all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
