@@ -72,8 +72,7 @@ class RunConfig(Table):
     min_graded: StrictInt = Field(default=1, ge=1)
     """k: graded members that suffice under the policy `min_graded`."""
     requeues: StrictInt = Field(default=3, ge=0)
-    """R: how often a prompt is repeated after its group was void, before its task is
-    quarantined."""
+    """R: how often a prompt is repeated after its group was void, before its task is excluded."""
     slack_seconds: StrictFloat = Field(default=60.0, gt=0)
     """How long a batch waits for a group that is due before the straggler rules apply."""
     validates: StrictBool = Field(default=False, alias="validate")

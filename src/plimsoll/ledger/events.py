@@ -83,7 +83,7 @@ class Admitted(_Event, frozen=True, kw_only=True, tag="admitted"):
 
 
 class Skipped(_Event, frozen=True, kw_only=True, tag="skipped"):
-    """A prompt's turn came while its task was in quarantine."""
+    """A prompt's turn came while its task was excluded."""
 
     prompt: int
     task: str
