@@ -50,7 +50,7 @@ def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
     if stored is not None:
         try:
             if not stored.is_whole:
-                raise msgspec.DecodeError("it is not what was written")
+                raise msgspec.DecodeError("it does not match its digest")
             books, after = snapshot.load(stored.books), stored.seq
         except msgspec.MsgspecError as error:
             _log.warning("%s: its snapshot is not used: %s", journal.path, error)

@@ -272,8 +272,10 @@ class Journal:
             )
             for seq, data, written in rows:
                 digest = _chain(digest, data)
-                if seq != last + 1 or digest != written:
-                    raise broken(self.path, f"event {last + 1} is not what was written")
+                if seq != last + 1:
+                    raise broken(self.path, f"event {last + 1} is missing")
+                if digest != written:
+                    raise broken(self.path, f"event {seq} does not match its digest")
                 last = seq
                 yield seq, _decoder.decode(data)
         except (sqlite3.Error, msgspec.MsgspecError) as error:

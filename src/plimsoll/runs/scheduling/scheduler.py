@@ -169,7 +169,7 @@ class Scheduler:
         `loop` is the task of `run`: its error is raised here.
         """
         if self._ledger.books.is_training:
-            raise LedgerError("the batch before is not committed: commit it, then ask for another")
+            raise LedgerError("the previous batch is not committed: commit or reject it first")
         while not self.why:
             choice = self._ledger.choose()
             if isinstance(choice, ChosenBatch):
@@ -299,7 +299,7 @@ class Scheduler:
         if isinstance(self._ledger.choose(), ChosenBatch):
             return
         if order.is_empty_without(books.quarantined.keys()):
-            why, again = "every task is out: each was void too often", len(books.stranded)
+            why, again = "no task is left: all are excluded", len(books.stranded)
             self.stop(f"{why}; resuming tries {again:,} of them again" if again else why)
         elif not books.pending and order.next_task(books.epoch) is None:
             self.stop("all epochs are done", is_done=True)
