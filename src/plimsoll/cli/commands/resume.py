@@ -24,9 +24,9 @@ Exit status:
 def command(run: str, keep_going: bool, as_json: bool) -> int:
     """Resume RUN, the directory of a run or its name below runs/.
 
-    RUN may be of `plimsoll run`, `plimsoll eval` or `plimsoll validate`.
+    RUN was made by `plimsoll run`, `plimsoll eval` or `plimsoll validate`.
 
-    Trials that were running when it ended run again; finished ones are kept. Its config.toml
+    Trials that were running when the run ended run again; finished ones are kept. Its config.toml
     may be edited before: changes apply from here on.
     """
     # Imported here: `plimsoll --help` needs none of it.

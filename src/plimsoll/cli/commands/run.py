@@ -13,6 +13,7 @@ Exit status:
   0    finished: all steps or all epochs are done
   2    bad usage, an invalid task, or workers that cannot be started
   3    stopped early: the breaker tripped, no task is left, or an error ended it
+  129  the terminal was closed; continue with `plimsoll resume`
   130  interrupted (143: terminated); continue with `plimsoll resume`
 """
 
