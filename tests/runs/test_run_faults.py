@@ -48,9 +48,7 @@ async def test_a_rejected_batch_cannot_be_committed(make_config: MakeConfig, tmp
             rollouts.commit(first, lambda _: None, publish=publish),
             rollouts.reject(first, {first.groups[1].id: WHY}),
         ):
-            with pytest.raises(
-                LedgerError, match="is not the current batch: it was rejected"
-            ):
+            with pytest.raises(LedgerError, match="is not the current batch: it was rejected"):
                 await again
         assert not published
         assert not (tmp_path / "run/checkpoints").exists()

@@ -396,8 +396,8 @@ class Accounts:
         if not can_restore(books, at):
             raise LedgerError(
                 f"the checkpoint is of version {at}, and this ledger is at {now}, which does not "
-                "descend from it: the checkpoint is of another run or of an abandoned lineage, or the "
-                "ledger has lost its last events"
+                "descend from it: the checkpoint is of another run or of an abandoned lineage, or "
+                "the ledger has lost its last events"
             )
         if is_ahead(books, at):
             # The checkpoint was complete; only its event was missing from the journal.

@@ -238,8 +238,8 @@ def _missing(run: Path, pointer: _Pointer, here: Path) -> str:
     name = Path(pointer.folder).name
     if is_here(Owner(pointer.host, 0, "")):
         return (
-            f"the ledger of {run} is missing: it was in {pointer.folder}. Put that folder back from a "
-            "copy, or begin another run"
+            f"the ledger of {run} is missing: it was in {pointer.folder}. Put that folder back "
+            "from a copy, or begin another run"
         )
     host = host_name(Owner(pointer.host, 0, ""))
     to = here if here.name == name else here / name
