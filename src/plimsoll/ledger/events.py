@@ -225,7 +225,7 @@ class RolledBack(_Event, frozen=True, kw_only=True, tag="rolled_back"):
     parent: Version
     """The version whose weights were restored."""
     version: Version
-    """Its name from here on: itself, or the first version of a new lineage."""
+    """The version from here on: the restored one, or the first of a new lineage."""
     restored: tuple[Group, ...] = ()
 
     @property

@@ -130,8 +130,7 @@ class Ledger:
         return await self._do(lambda: self.accounts.admit(order, most))
 
     async def readmit(self, tasks: Collection[str]) -> list[str]:
-        """Readmit those of the tasks that are excluded through no fault of their own; their
-        names."""
+        """Readmit those of the tasks that are excluded but not to blame; returns their names."""
         return await self._do(lambda: self.accounts.readmit(tasks))
 
     def evaluation_name(self, name: str, taken: Collection[str] = ()) -> str:

@@ -66,8 +66,8 @@ class Books:
         self.quarantined: dict[str, str] = {}
         """Excluded tasks, with the reason."""
         self.stranded: dict[str, list[Pending]] = {}
-        """Those excluded through no fault of their own, with the prompts to requeue when they
-        return."""
+        """Excluded tasks that are not to blame, each with the prompts to requeue when it is
+        readmitted."""
         self.next_prompt = 0
         self.epoch = Epoch()
         self.tally = Tally()

@@ -53,7 +53,8 @@ _opening = threading.Lock()
 
 
 def connect(path: Path, mode: str) -> Connection:
-    """Open an existing file. Refuses a file that is no database, or a truncated one, untouched."""
+    """Open an existing file. Refuses a file that is not a database, or a truncated one, and
+    leaves it unchanged."""
     with _opening:
         try:
             found = path.stat()
@@ -93,7 +94,7 @@ def _connect(path: Path, mode: str) -> Connection:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse a file that is no database, or a truncated one, before SQLite opens it."""
+    """Refuse a file that is not a database, or a truncated one, before SQLite opens it."""
     try:
         with path.open("rb") as file:
             head = file.read(100)

@@ -403,7 +403,7 @@ class Scheduler:
         self._running[order.ticket] = self._tasks.create_task(follow())
 
     async def _keep(self, order: Order, result: Result) -> None:
-        """Enter the result of a training ticket in the run directory and the ledger."""
+        """Record the result of a training ticket in the run directory and the ledger."""
         self.finished += 1
         if self._ledger.books.find(order.ticket) is None:
             return  # its group was given up meanwhile
@@ -420,7 +420,7 @@ class Scheduler:
             self._buffer.drop((order.ticket,))  # retried, or its group was given up
 
     async def _keep_in_set(self, trial_set: TrialSet, order: Order, result: Result) -> None:
-        """Enter the result of a ticket of a trial set, which is never trained on."""
+        """Record the result of a ticket of a trial set, which is never trained on."""
         is_watched = trial_set.options.is_watched
         self.finished += is_watched
         if self._ledger.books.find(order.ticket) is None:
