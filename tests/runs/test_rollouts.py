@@ -144,7 +144,7 @@ async def test_a_run_ends_with_the_reason_when_every_task_is_excluded(
     assert "no task is left: all are excluded" in rollouts.summary.ended
 
 
-async def test_a_failed_canary_stops_the_run_and_unvouched_grades_are_never_used(
+async def test_a_failed_canary_stops_the_run_and_unconfirmed_grades_are_never_used(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("sick-a", "sick-b", steps=50, canary_every=6)

@@ -53,7 +53,7 @@ class Resource:
     name: str = ""
     """Its display name, if that is not the id: the tag of an image."""
     state: str = ""
-    """As its backend names it: running, exited."""
+    """The state in the words of its backend: running, exited."""
     created: float | None = None
     ended: float | None = None
     """The end of a sandbox whose owner is on another host. It ended when its owner disconnected,

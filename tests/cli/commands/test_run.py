@@ -178,6 +178,9 @@ def test_a_run_that_cannot_finish_exits_3_with_the_reason(
     assert "no task is left: all are excluded" in ended.stdout
     assert "excluded: a: void" in ended.stdout
     assert "continue: plimsoll resume out" in ended.stdout
+    for command in ("status", "ledger"):
+        lines = [line.split() for line in plimsoll(command, "out").stdout.splitlines()]
+        assert ["excluded", "a:", "void"] in [line[:3] for line in lines]
 
 
 @pytest.mark.slow

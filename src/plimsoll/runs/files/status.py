@@ -36,7 +36,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     graded: int
     void: dict[str, int]
     trials_per_second: float
-    """Since the start of the current process."""
+    """The rate since the start of the current process."""
     running: int
     waiting: int
     """Trials that no worker has taken yet."""
