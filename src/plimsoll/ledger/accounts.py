@@ -336,8 +336,8 @@ class Accounts:
         )
         if not self._record(event):
             raise LedgerError(
-                f"the batch of version {self.books.version} cannot be consumed: its groups are not "
-                "all ready, or one is too old"
+                f"the batch of version {self.books.version} cannot be consumed: another one is in "
+                "training, or one of its groups is not ready or too old"
             )
 
     def reject(self, reasons: Mapping[str, str]) -> None:
