@@ -54,6 +54,12 @@ def test_every_command_explains_its_exit_status():
     assert silent == []
 
 
+def test_resume_explains_the_exit_statuses_of_all_that_it_resumes():
+    epilog = " ".join((importlib.import_module(COMMANDS["resume"]).command.epilog or "").split())
+    assert "1 a validation quarantined a task" in epilog
+    assert "or a trial of an evaluation is void" in epilog
+
+
 def test_without_a_command_it_shows_its_help_as_bad_usage(plimsoll: Plimsoll):
     ended = plimsoll()
     assert ended.returncode == 2

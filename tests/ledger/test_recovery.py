@@ -318,7 +318,7 @@ def test_a_version_of_another_run_is_rejected():
             run.recover(foreign)
     run.step()
     run.recover(FIRST_VERSION)
-    with pytest.raises(LedgerError, match="or the run has left that version"):
+    with pytest.raises(LedgerError, match="or of an abandoned lineage"):
         run.recover(Version(0, 2))
 
 

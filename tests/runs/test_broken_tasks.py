@@ -41,7 +41,7 @@ async def test_tasks_excluded_because_of_a_server_failure_are_retried_at_a_resum
     async with Rollouts(config, out=run, trains=False, keep_going=True) as rollouts:
         assert await all_batches(rollouts) == []
     assert not rollouts.summary.done
-    assert rollouts.summary.ended.endswith("void too often; resuming tries 2 of them again")
+    assert rollouts.summary.ended.endswith("all are excluded; resuming tries 2 of them again")
     assert "resuming tries it again" in rollouts.summary.out["down-a"]
     (run / "go").touch()
     async with Rollouts(config, out=run, trains=False) as rollouts:

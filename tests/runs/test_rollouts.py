@@ -85,7 +85,7 @@ async def test_a_batch_must_be_committed_before_the_next_and_only_once(
         with pytest.raises(LedgerError, match="not committed"):
             await anext(batches)
         await rollouts.commit(batch)
-        with pytest.raises(LedgerError, match="each is committed once"):
+        with pytest.raises(LedgerError, match="it was committed before"):
             await rollouts.commit(batch)
 
 
@@ -129,7 +129,7 @@ async def test_trials_of_an_abandoned_group_are_cancelled(make_config: MakeConfi
     config = make_config("half-a", steps=1, requeues=1, group_policy="void")
     async with asyncio.timeout(120), Rollouts(config, out=tmp_path / "run") as rollouts:
         assert await all_batches(rollouts) == []
-    assert "every task is out" in rollouts.summary.ended
+    assert "no task is left: all are excluded" in rollouts.summary.ended
     assert rollouts.summary.void["task"] >= 2
     check_audit(tmp_path / "run")
 
@@ -141,10 +141,10 @@ async def test_a_run_ends_with_the_reason_when_every_task_is_excluded(
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         assert await all_batches(rollouts) == []
     assert not rollouts.summary.done
-    assert "every task is out" in rollouts.summary.ended
+    assert "no task is left: all are excluded" in rollouts.summary.ended
 
 
-async def test_a_failed_canary_stops_the_run_and_unvouched_grades_are_never_used(
+async def test_a_failed_canary_stops_the_run_and_unconfirmed_grades_are_never_used(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("sick-a", "sick-b", steps=50, canary_every=6)
@@ -220,7 +220,7 @@ async def test_a_run_without_training_resumes_without_undoing_steps(
             await rollouts.commit(batch)
             if batch.step == 2:
                 break
-        with pytest.raises(UsageError, match="no weights to keep"):
+        with pytest.raises(UsageError, match="no weights to save"):
             await rollouts.commit(await anext(rollouts.batches()), lambda _: None)
     async with Rollouts(config, out=run, trains=False) as rollouts:
         used += await all_batches(rollouts)

@@ -41,20 +41,20 @@ async def test_a_rejected_batch_cannot_be_committed(make_config: MakeConfig, tmp
         batches = rollouts.batches()
         first = await anext(batches)
         for wrong in ({}, {"9-0": WHY}):
-            with pytest.raises(UsageError, match="by the names of groups that it has"):
+            with pytest.raises(UsageError, match="must name groups of the batch"):
                 await rollouts.reject(first, wrong)
         await rollouts.reject(first, {first.groups[0].id: WHY})
         for again in (
             rollouts.commit(first, lambda _: None, publish=publish),
             rollouts.reject(first, {first.groups[1].id: WHY}),
         ):
-            with pytest.raises(LedgerError, match="is not under way: it was rejected before"):
+            with pytest.raises(LedgerError, match="is not the current batch: it was rejected"):
                 await again
         assert not published
         assert not (tmp_path / "run/checkpoints").exists()
         second = await anext(batches)
         assert (second.step, second.version) == (first.step, first.version)
-        with pytest.raises(LedgerError, match="is not under way"):
+        with pytest.raises(LedgerError, match="is not the current batch"):
             await rollouts.commit(first)
         await rollouts.commit(second)
         await all_batches(rollouts)
@@ -137,8 +137,8 @@ async def test_a_graded_rollout_without_a_row_is_rolled_out_again(
         batches = await all_batches(rollouts)
     assert len(batches) == 3
     assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
-    assert "rollouts that were graded: they are made again" in caplog.text
-    assert ("results.jsonl:1 is not what was written" in caplog.text) is (damage == "zeros")
+    assert "graded rollouts: their groups are rolled out again" in caplog.text
+    assert ("results.jsonl:1 is damaged and skipped" in caplog.text) is (damage == "zeros")
     check_audit(run)
 
 
@@ -156,7 +156,7 @@ async def test_the_row_of_a_trial_lost_in_a_power_cut_is_not_used_for_the_graded
     members = [member for batch in batches for group in batch.groups for member in group.members]
     assert all(member.folder.name != "dead" for member in members)
     assert any(group.id.endswith("-1") for batch in batches for group in batch.groups)
-    assert "rollouts that were graded: they are made again" in caplog.text
+    assert "graded rollouts: their groups are rolled out again" in caplog.text
 
 
 async def test_a_grade_revoked_by_a_later_row_is_not_trained_on(
@@ -211,8 +211,8 @@ async def test_damaged_lines_of_steps_and_evaluations_are_logged_and_skipped(
         batches = await all_batches(rollouts)
     assert len(batches) == 1
     assert len(rollouts.summary.rewards) == 3
-    assert "steps.jsonl:3 is not what was written" in caplog.text
-    assert "heldout.jsonl:1 is not what was written" in caplog.text
+    assert "steps.jsonl:3 is damaged and skipped" in caplog.text
+    assert "heldout.jsonl:1 is damaged and skipped" in caplog.text
 
 
 async def test_a_run_that_fails_after_its_last_step_is_not_done(
@@ -267,7 +267,7 @@ async def test_a_canary_that_fails_during_consume_does_not_void_the_batch(
 def test_a_graded_rollout_without_a_row_is_never_in_a_batch(directory: RunDirectory):
     member = Member(state=MemberState.GRADED, reward=1.0)
     group = Group(id="0-0", prompt=0, task="coin-a", admitted=FIRST_VERSION, members=[member])
-    with pytest.raises(LedgerError, match=r"0-0/0\.0 is graded .* what it said is not known"):
+    with pytest.raises(LedgerError, match=r"the graded rollout 0-0/0\.0 has no row: a bug"):
         RolloutBuffer(directory).batch([group], Books())
 
 

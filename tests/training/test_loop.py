@@ -523,7 +523,7 @@ async def test_a_damaged_checkpoint_is_reported_and_the_previous_one_is_used(
     learner, policy = CountingLearner(), RecordingPolicy()
     rollouts = await train(make_config(4), run, learner, policy)
     assert rollouts.restored.damaged == (
-        f"{run}/checkpoints/v0-00000003: steps is not what was written",
+        f"{run}/checkpoints/v0-00000003: steps is missing or does not match its digest",
     )
     assert policy.published == [("1:3", 3), ("1:4", 4)]
     check_ledger(run)

@@ -45,7 +45,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_a_folder_without_a_model_is_refused_with_the_expected_files(tmp_path):
-    with pytest.raises(UsageError, match=r"is no model: it has no config\.json"):
+    with pytest.raises(UsageError, match=r"is not a model: it has no config\.json"):
         load_model(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The agent that does nothing. Its reward is the reward a task gives for free."""
+"""The agent that does nothing. Its reward is the reward of a task without any work."""
 
 from plimsoll.agents.protocol import Assignment, Outcome
 from plimsoll.sandboxes.protocol import Mount, Sandbox

@@ -41,7 +41,7 @@ class Outcome:
     ending: Ending = Ending.SUBMITTED
     detail: str = ""
     exit_code: int | None = None
-    """Of the agent's program, if it is one and was not killed."""
+    """The exit code of the agent's program, if it is one and was not killed."""
 
 
 class Agent(Protocol):

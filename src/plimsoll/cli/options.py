@@ -45,7 +45,7 @@ FILE = _Path(path_type=Path, dir_okay=False)
 def python_version(text: str) -> str:
     """The type of an option with a Python version."""
     if re.fullmatch(r"\d+\.\d+", text) is None:
-        raise click.BadParameter(f"{text!r} is no version of Python such as 3.12")
+        raise click.BadParameter(f"{text!r} is not a Python version: write it as 3.12")
     return text
 
 
@@ -71,7 +71,8 @@ workers = click.option(
 engine = click.option(
     "--engine",
     type=click.Choice(["process", "ray"]),
-    help="What starts the workers.  [default: process]",
+    help="The engine that starts the workers: processes of this host, or Ray actors."
+    "  [default: process]",
 )
 pool = click.option(
     "--pool",
@@ -79,7 +80,7 @@ pool = click.option(
     help="Start sandboxes on demand (none), ahead for one use (fresh), or reset and reuse them"
     " (reset).  [default: none for local, fresh for docker]",
 )
-task = click.option("--task", "pattern", metavar="GLOB", help="Only tasks whose name matches.")
+task = click.option("--task", "pattern", metavar="GLOB", help="Use only tasks whose name matches.")
 json_output = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."
 )

@@ -52,7 +52,7 @@ def _fill(target: tomlkit.TOMLDocument | Table, table: BaseModel) -> None:
 def documentation(table: type[BaseModel]) -> dict[str, str]:
     """The docstring of each field, read from the source."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
-    assert isinstance(definition, ast.ClassDef), f"{table} is no class"
+    assert isinstance(definition, ast.ClassDef), f"{table} is not a class"
     texts: dict[str, str] = {}
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):

@@ -72,10 +72,9 @@ class RunConfig(Table):
     min_graded: StrictInt = Field(default=1, ge=1)
     """k: graded members that suffice under the policy `min_graded`."""
     requeues: StrictInt = Field(default=3, ge=0)
-    """R: how often a prompt is repeated after its group was void, before its task is
-    quarantined."""
+    """R: how often a prompt is repeated after its group was void, before its task is excluded."""
     slack_seconds: StrictFloat = Field(default=60.0, gt=0)
-    """How long a batch waits for a group that is due before the straggler rules apply."""
+    """The time that a batch waits for a group that is due before the straggler rules apply."""
     validates: StrictBool = Field(default=False, alias="validate")
     """Before the run, the oracle and nop try every task without a current validation, like
     `plimsoll validate`. Tasks that fail are left out and named."""
@@ -123,7 +122,7 @@ class WorkersConfig(Table):
     """The time limit of a worker's start, from its placement on a host until it is ready. Waiting
     for a host, as on a growing Ray cluster, does not count."""
     grace_seconds: StrictFloat = Field(default=30.0, ge=0)
-    """How long running trials may continue when the run is stopped."""
+    """The time that running trials may continue when the run is stopped."""
     ray: RayConfig = Field(default_factory=RayConfig)
 
 

@@ -14,9 +14,9 @@
     ├── TrajectoryError       a trajectory cannot be written or read
     │   └── TrajectoryGone        for good: its file is missing or was changed
     ├── WorkerError           workers cannot be started, or crash repeatedly
-    ├── LedgerError           the books of a run cannot be opened, written or trusted
+    ├── LedgerError           the ledger of a run cannot be opened, written or trusted
     │   └── CheckpointError       a checkpoint cannot be written; the previous one stays
-    ├── TrainingError         the policy cannot be trained, or no further
+    ├── TrainingError         the policy cannot be trained, or training cannot continue
     ├── SetUpError            a command that prepares a trial failed; never only a warning
     └── AgentError            the agent itself failed
         └── SolutionError         the task's own solution failed: the task is at fault
@@ -124,15 +124,15 @@ class WorkerError(PlimsollError):
 
 
 class LedgerError(PlimsollError):
-    """The books of a run cannot be opened, written or trusted."""
+    """The ledger of a run cannot be opened, written or trusted."""
 
 
 class CheckpointError(LedgerError):
-    """A checkpoint cannot be written. The books and the previous checkpoint are unchanged."""
+    """A checkpoint cannot be written. The ledger and the previous checkpoint are unchanged."""
 
 
 class TrainingError(PlimsollError):
-    """The policy cannot be trained, or no further."""
+    """The policy cannot be trained, or training cannot continue."""
 
 
 class SetUpError(PlimsollError):

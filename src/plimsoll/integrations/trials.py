@@ -95,7 +95,7 @@ class Trials(RunSession):
             return TrainingError(f"no trial is started any more: {self._scheduler.why}")
         return TrainingError(
             f"the breaker tripped ({trip.rule}): {trip.message}; look at {self.directory.path}, "
-            "or go on in spite of it with keep_going=True"
+            "or ignore the breaker with keep_going=True"
         )
 
     def _write_settings(self) -> None:

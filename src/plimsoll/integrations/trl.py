@@ -259,13 +259,13 @@ def _check_sampling(args: Any) -> None:  # noqa: ANN401 - TRL's config, which ha
 
 def _check_trainer(trainer: _Trainer) -> None:
     _check_sampling(trainer.args)
-    if trainer.accelerator.num_processes > 1:
+    if (processes := trainer.accelerator.num_processes) > 1:
         raise UsageError(
-            "TRL runs in several processes, and Plimsoll's rollouts serve one: start one, or "
-            "train with `plimsoll run` under torchrun"
+            f"TRL runs {processes:,} processes; Plimsoll's rollouts support one: start a single "
+            "process, or train with `plimsoll run` under torchrun"
         )
     if hasattr(trainer.model, "peft_config"):
-        raise UsageError("TRL trains an adapter, and the policy takes whole weights: no peft")
+        raise UsageError("peft adapters are not supported: the policy takes whole weights")
 
 
 def _why_nothing(rows: Sequence[Row], directory: Path) -> str:

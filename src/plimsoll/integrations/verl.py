@@ -222,7 +222,7 @@ def _warn_of_voids() -> None:
 def _warn_of(response_length: int) -> None:
     _log.warning(
         "some conversations generate more than rollout.response_length = %d tokens after their "
-        "prompt, and what is beyond is not trained on (plimsoll_left_out counts it): raise it",
+        "prompt, and the rest is not trained on (plimsoll_left_out counts it): raise it",
         response_length,
     )
 

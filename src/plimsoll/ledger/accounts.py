@@ -165,7 +165,7 @@ class Accounts:
         """Abandon an evaluation: its remaining tickets do not run."""
         for group in list(self.books.evals.values()):
             if group.id == evaluation_group(name, group.prompt):
-                reason = "nobody waits for it any more"
+                reason = "its evaluation was abandoned"
                 self._give_up(group.id, reason, counts=False, cause=Cause.CANCELLED)
 
     def waiting(self, most: int | None = None) -> list[str]:
@@ -214,7 +214,7 @@ class Accounts:
         if not self._report(event, ticket):
             return False
         for version in unknown:
-            _log.warning("%s is void: it has tokens of version %s, never heard of", ticket, version)
+            _log.warning("%s is void: it has tokens of the unknown version %s", ticket, version)
         self._withhold_overdue(ticket)
         return True
 
@@ -335,7 +335,10 @@ class Accounts:
             at=self._clock(),
         )
         if not self._record(event):
-            raise LedgerError(f"the batch of version {self.books.version} is not to be had")
+            raise LedgerError(
+                f"the batch of version {self.books.version} cannot be consumed: another one is in "
+                "training, or one of its groups is not ready or too old"
+            )
 
     def reject(self, reasons: Mapping[str, str]) -> None:
         """Reject the current batch: the named groups cannot be trained on.
@@ -346,7 +349,8 @@ class Accounts:
         """
         books = self.books
         if not reasons or not reasons.keys() <= {group.id for group in books.training}:
-            raise LedgerError(f"no batch under way has the groups {', '.join(sorted(reasons))}")
+            names = ", ".join(sorted(reasons))
+            raise LedgerError(f"the current batch does not have the groups {names}")
         self._roll_back(books.version, books.version)
         for group, reason in reasons.items():
             self._give_up(group, reason, counts=True, cause=Cause.LOST)
@@ -392,7 +396,8 @@ class Accounts:
         if not can_restore(books, at):
             raise LedgerError(
                 f"the checkpoint is of version {at}, and this ledger is at {now}, which does not "
-                "descend from it: they are not of the same run, or the run has left that version"
+                "descend from it: the checkpoint is of another run or of an abandoned lineage, or "
+                "the ledger has lost its last events"
             )
         if is_ahead(books, at):
             # The checkpoint was complete; only its event was missing from the journal.
@@ -430,7 +435,7 @@ class Accounts:
             return True
         number = sum(self.books.tally.ignored.values())
         what = type(event).__name__
-        _log.info("%s of %s does not fit what is known of it; nothing is changed", what, about)
+        _log.info("ignored: %s of %s does not fit the state of the ledger", what, about)
         self._record(ev.Ignored(number=number, what=what, about=about, at=self._clock()))
         return False
 

@@ -168,13 +168,15 @@ class Auditor:
         for version in (version for sample in used for version in sample.versions()):
             age = self._version.number - version.number
             if version not in self._line:
-                self.broken.append(f"group {name} holds tokens of {version}, a version left behind")
+                self.broken.append(
+                    f"group {name} has tokens of version {version}, which is abandoned or unknown"
+                )
             elif age > bound:
                 self.broken.append(f"group {name} was trained on at age {age}, {bound} is allowed")
 
     def _committed(self, event: Committed) -> None:
         if not self._training:
-            self.broken.append(f"version {event.version} was made of nothing")
+            self.broken.append(f"version {event.version} was committed without a batch")
         for name in self._training:
             if name in self._groups:
                 self._trained[self._groups[name].prompt] = event.version
@@ -185,7 +187,9 @@ class Auditor:
 
     def _rolled_back(self, event: RolledBack) -> None:
         if event.parent not in self._line:
-            self.broken.append(f"the run went back to {event.parent}, where it never was")
+            self.broken.append(
+                f"the run was rolled back to version {event.parent}, which is not in its lineage"
+            )
         upto = event.parent.number
         self._line = {version for version in self._line if version.number <= upto}
         self._line.add(event.version)
@@ -213,7 +217,8 @@ class Auditor:
         return wrong
 
     def _lost(self, books: Books) -> list[int]:
-        """Prompts that were started and are nowhere. Prompts of excluded tasks may be."""
+        """Begun prompts that are neither live, requeued nor trained on, except those of excluded
+        tasks."""
         found = self._trained.keys() | books.pending.keys()
         found |= {group.prompt for group in books.groups.values()}
         nowhere = set(range(books.next_prompt)) - found - self._passed
@@ -242,5 +247,5 @@ def disagreements(books: Books) -> list[str]:
     if books.live and books.pending:
         both = books.pending.keys() & {group.prompt for group in groups}
         if both:
-            wrong.append(f"prompts {sorted(both)} are live and come again too")
+            wrong.append(f"prompts {sorted(both)} are both live and requeued")
     return wrong

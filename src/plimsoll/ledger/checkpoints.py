@@ -39,7 +39,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     """The digest of each file, by its path in the folder."""
     state: dict[str, str | int | float | None] = {}
-    """What else goes on from here: random number generators, the order of the data."""
+    """Other state to continue from: random number generators, the order of the data."""
 
 
 class Checkpoints:

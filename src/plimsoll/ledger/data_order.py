@@ -43,8 +43,8 @@ class DataOrder:
         self._seed = seed
         self._epochs = epochs
         self._begun: Set[str] = frozenset()
-        self._place = 0
-        """All tasks of the epoch up to here are in `_begun`."""
+        self._position = 0
+        """All tasks of the epoch before this position are in `_begun`: they had their turn."""
         self.epoch = functools.lru_cache(maxsize=4)(self._order)
         """All tasks, in the order of the epoch with this number."""
 
@@ -59,7 +59,7 @@ class DataOrder:
     def coming(self, epoch: Epoch) -> Iterator[str]:
         """The tasks of all turns from the next one on, if nothing changes."""
         if self._left(epoch) is not None and not self._is_over(epoch.number):
-            rest = itertools.islice(self.epoch(epoch.number), self._place, None)
+            rest = itertools.islice(self.epoch(epoch.number), self._position, None)
             yield from (task for task in rest if task not in epoch.begun)
         for number in itertools.count(epoch.number + 1):
             if self._is_over(number):
@@ -67,7 +67,7 @@ class DataOrder:
             yield from self.epoch(number)
 
     def is_empty_without(self, tasks: Set[str]) -> bool:
-        """Whether these are all the tasks."""
+        """Whether no task is left without these."""
         return len(tasks) >= len(self._tasks) and tasks >= self._tasks
 
     def _is_over(self, epoch: int) -> bool:
@@ -77,10 +77,10 @@ class DataOrder:
         """The first task that has not had its turn."""
         order = self.epoch(epoch.number)
         if self._begun is not epoch.begun:
-            self._begun, self._place = epoch.begun, 0
-        while self._place < len(order) and order[self._place] in epoch.begun:
-            self._place += 1
-        return order[self._place] if self._place < len(order) else None
+            self._begun, self._position = epoch.begun, 0
+        while self._position < len(order) and order[self._position] in epoch.begun:
+            self._position += 1
+        return order[self._position] if self._position < len(order) else None
 
     def _order(self, epoch: int) -> tuple[str, ...]:
         # By a digest of each name alone: adding or removing a task moves no other.

@@ -83,7 +83,7 @@ class Admitted(_Event, frozen=True, kw_only=True, tag="admitted"):
 
 
 class Skipped(_Event, frozen=True, kw_only=True, tag="skipped"):
-    """A prompt's turn came while its task was in quarantine."""
+    """A prompt's turn came while its task was excluded."""
 
     prompt: int
     task: str
@@ -225,7 +225,7 @@ class RolledBack(_Event, frozen=True, kw_only=True, tag="rolled_back"):
     parent: Version
     """The version whose weights were restored."""
     version: Version
-    """Its name from here on: itself, or the first version of a new lineage."""
+    """The version from here on: the restored one, or the first of a new lineage."""
     restored: tuple[Group, ...] = ()
 
     @property

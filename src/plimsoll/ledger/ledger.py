@@ -50,7 +50,7 @@ def read_books(journal: Journal, *, from_the_start: bool = False) -> Books:
     if stored is not None:
         try:
             if not stored.is_whole:
-                raise msgspec.DecodeError("it is not what was written")
+                raise msgspec.DecodeError("it does not match its digest")
             books, after = snapshot.load(stored.books), stored.seq
         except msgspec.MsgspecError as error:
             _log.warning("%s: its snapshot is not used: %s", journal.path, error)
@@ -130,8 +130,7 @@ class Ledger:
         return await self._do(lambda: self.accounts.admit(order, most))
 
     async def readmit(self, tasks: Collection[str]) -> list[str]:
-        """Readmit those of the tasks that are excluded through no fault of their own; their
-        names."""
+        """Readmit those of the tasks that are excluded but not to blame; returns their names."""
         return await self._do(lambda: self.accounts.readmit(tasks))
 
     def evaluation_name(self, name: str, taken: Collection[str] = ()) -> str:

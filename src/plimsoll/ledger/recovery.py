@@ -61,7 +61,7 @@ def is_ahead(books: Books, at: Version) -> bool:
 
 
 def is_beyond(books: Books, at: Version) -> bool:
-    """Whether these books have never heard of a version, and could not have."""
+    """Whether no event of these books can have made a version."""
     if at.lineage >= books.lineages.next_lineage():
         return True
     same = at.lineage == books.version.lineage
@@ -85,7 +85,7 @@ def consumed_since(history: History, lineages: Lineages, now: Version, at: Versi
         version = Version(version.lineage, version.number - 1)
         steps = [event for event in history.about(_step(version)) if isinstance(event, Consumed)]
         if not steps:
-            raise LedgerError(f"the journal does not tell what step {version} consumed")
+            raise LedgerError(f"the journal has no Consumed event of version {version}")
         found[:0] = steps[-1].groups  # earlier ones were undone
     return found
 
@@ -107,4 +107,4 @@ def rebuild(history: History, books: Books, name: str) -> Group:
     try:
         return scratch.groups[name]
     except KeyError:
-        raise LedgerError(f"the journal does not tell how group {name} came to be ready") from None
+        raise LedgerError(f"the events of group {name} do not make it ready") from None

@@ -100,7 +100,7 @@ def _report(journal: Journal, *, check: bool, task: str | None) -> Report:
         if missing := checkpoints.beyond(books):
             problems.append(missing)
         for made in checkpoints.all():
-            problems += [f"{made.name}: {file} is not what was written"
+            problems += [f"{made.name}: {file} is missing or does not match its digest"
                          for file in checkpoints.verify(made)]  # fmt: skip
     else:
         books = read_books(journal)
@@ -154,19 +154,19 @@ def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
     stored = journal.snapshot()
     problems: list[str] = []
     if stored is not None and not stored.is_whole:
-        problems.append(f"the snapshot after event {stored.seq} is not what was written")
+        problems.append(f"the snapshot after event {stored.seq} does not match its digest")
         stored = None
     try:
         for (seq, event), filed in zip(journal.read(), journal.filed(), strict=False):
             if filed != (event.id, subject_of(event)):
-                problems.append(f"event {seq}, {event.id}, is not filed as it was written")
+                problems.append(f"event {seq}, {event.id}, is stored under another id or subject")
             if not books.apply(event):
                 problems.append(f"event {seq}, {event.id}, cannot follow those before")
                 break
             auditor.take(event)
             histories.take(event)
             if stored is not None and seq == stored.seq and snapshot.dump(books) != stored.books:
-                problems.append(f"the snapshot after event {seq} is not what the events make")
+                problems.append(f"the snapshot after event {seq} does not match the events")
     except LedgerError as error:
         problems.append(str(error))
     problems += disagreements(books)

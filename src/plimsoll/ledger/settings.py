@@ -61,8 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise UsageError(f"{name} is {value}; it must be at least {lowest}")
         if self.max_staleness < self.depth:
             raise UsageError(
-                f"max_staleness is {self.max_staleness} and depth is {self.depth}: what is "
-                "generated so far ahead would be too old to train on; "
+                f"max_staleness is {self.max_staleness} and depth is {self.depth}: rollouts "
+                f"generated {self.depth} batches ahead would be too old to train on; "
                 "max_staleness must be at least depth"
             )
         if self.max_running < self.group_size:

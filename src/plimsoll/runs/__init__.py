@@ -1,1 +1,1 @@
-"""Runs: their configuration, their directory, and the controllers that drive trials."""
+"""Runs: the plan, the run directory, the scheduler, recovery, evaluations and validations."""

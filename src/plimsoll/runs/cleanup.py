@@ -238,6 +238,7 @@ async def reap_at_end(config: Config) -> None:
             await reap(stock)
     except (SandboxError, UsageError, TimeoutError) as error:
         log.warning(
-            "what killed workers may have left was not removed (%s); plimsoll clean does",
+            "resources of killed workers may be left (%s): remove them with "
+            "plimsoll clean --expired",
             str(error) or f"it takes longer than {_SECONDS:g} s",
         )

@@ -69,7 +69,7 @@ def look_for_run(name: str) -> RunDirectory | None:
     """
     found = [path for path in _candidates(name) if (path / CONFIG).is_file() and has_ledger(path)]
     if len({path.resolve() for path in found}) > 1:
-        raise UsageError(f"{name!r} is two runs: say ./{found[0]} or {found[1]}")
+        raise UsageError(f"{name!r} matches two runs: write ./{found[0]} or {found[1]}")
     return RunDirectory(found[0]) if found else None
 
 
@@ -180,7 +180,7 @@ def _elsewhere(directory: RunDirectory) -> str:
     if _is_held(directory):
         return "stop it there"
     return (
-        "stop it there; whether it lives cannot be asked from here: if that host or container is "
+        "stop it there; this host cannot check whether it is alive: if its host or container is "
         f"gone, remove {directory.controller}"
     )
 
@@ -190,8 +190,8 @@ def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:
     within = _WORD_SECONDS
     while not _ends(process, within=within):
         _log.warning(
-            "%s: still waiting for pid %d, which was asked to end and has not: `plimsoll status "
-            "%s` shows what runs; `kill -9 %d` ends it at once, and it can be resumed all the same",
+            "%s: still waiting for pid %d to end; `plimsoll status %s` shows its running trials; "
+            "`kill -9 %d` ends it at once, and the run can still be resumed",
             *(directory.path, owner.pid, directory.path, owner.pid),
         )
         within *= 4

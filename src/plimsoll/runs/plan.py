@@ -58,9 +58,9 @@ class Plan:
         _check_group(config)
         run, evaluation = config.run, config.evaluation
         if run.tasks is None:
-            raise UsageError("the config names no tasks: say where they are with [run] tasks")
+            raise UsageError("the config names no tasks: set [run] tasks")
         if run.steps is None and run.epochs is None:
-            raise UsageError("the config has no end: say how long with [run] steps or epochs")
+            raise UsageError("the config has no end: set [run] steps or epochs")
         attempts = 1 if evaluation.tasks is None else evaluation.attempts
         settings = ledger_settings(run, config.workers, attempts=attempts)
         agent = make_agent(run.agent, layer=config.agents.folder)
@@ -233,8 +233,8 @@ def _policy(config: Config, agent: Agent, served: ServedPolicy | None) -> Policy
         )
     if trained is not None and not (urls or config.policy.urls):
         raise UsageError(
-            f'[training] policy = "{trained}" trains what servers of your own generate with: name '
-            "them as [policy] urls"
+            f'[training] policy = "{trained}" trains a model that your own servers generate with: '
+            "name them in [policy] urls"
         )
     return policy_for(agent, config.policy, urls, None if served is None else served.model, None)
 

@@ -61,7 +61,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
     found, damaged = await asyncio.to_thread(_latest_whole, checkpoints, ledger.books)
     if found is not None and not trains:
         raise UsageError(
-            f"{directory.path} has checkpoints: a trainer drives it, and goes on with it"
+            f"{directory.path} has checkpoints of a trainer: resume it with that trainer"
         )
     lost = await RolloutBuffer(directory).note_lost(ledger.books)
     at = ledger.books.version if not trains else FIRST_VERSION if found is None else found.version
@@ -74,7 +74,7 @@ async def restore(ledger: Ledger, directory: RunDirectory, plan: Plan, *, trains
         # A power cut may lose rows of rollouts that are in the ledger.
         await ledger.distrust(missing, Void(Cause.LOST, f"{directory.results} has no line of it"))
         _log.warning(
-            "%s has no line of %d rollouts that were graded: they are made again",
+            "%s has no line of %d graded rollouts: their groups are rolled out again",
             *(directory.results, len(missing)),
         )
         buffer.forget(ledger.books)
@@ -97,12 +97,13 @@ def _latest_whole(
     for found in checkpoints.fitting(books):
         if not (wrong := checkpoints.verify(found)):
             return found, tuple(damaged)
-        damaged.append(f"{checkpoints.path(found)}: {wrong[0]} is not what was written")
+        path = checkpoints.path(found)
+        damaged.append(f"{path}: {wrong[0]} is missing or does not match its digest")
     if damaged:
         # Restarting from the initial weights is a decision for the user.
         raise LedgerError(
             f"no checkpoint can be used: {'; '.join(damaged)}. Put the files back from a copy, or "
-            f"remove {checkpoints.folder} to go on from the first weights"
+            f"remove {checkpoints.folder} to restart from the initial weights"
         )
     return None, ()
 

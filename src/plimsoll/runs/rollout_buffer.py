@@ -115,9 +115,9 @@ class RolloutBuffer:
         if is_graded and row is None:
             # Without its row it would be trained on as a rollout without answers.
             raise LedgerError(
-                f"{ticket} is graded and about to be trained on, and what it said is not known: "
-                f"a bug in Plimsoll; go on with the run, and it is looked for in "
-                f"{self._directory.results}, or made again"
+                f"the graded rollout {ticket} has no row: a bug in Plimsoll. Resume the run: it "
+                f"reads {self._directory.results} again, and rolls the group out again if the row "
+                "is missing there"
             )
         return Rollout(
             ticket=ticket,

@@ -184,7 +184,9 @@ class Rollouts(RunSession):
         """
         self._check_current(batch)
         if checkpoint is not None and not self._trains:
-            raise UsageError("a run that trains nothing has no weights to keep: trains=False")
+            raise UsageError(
+                "checkpoint= needs trains=True: without training there are no weights to save"
+            )
         self._committing = batch
         version = self._next_version
         line = functools.partial(self._reporter.step, batch, version, skipped, figures)
@@ -228,10 +230,10 @@ class Rollouts(RunSession):
         if batch is self._committing:
             raise LedgerError(
                 f"the batch of step {batch.step} cannot be rejected: its weights may be served "
-                "already. End the run, and go on with it"
+                "already. Stop the run and resume it"
             )
         if not reasons or not reasons.keys() <= {group.id for group in batch.groups}:
-            raise UsageError("a batch is rejected by the names of groups that it has")
+            raise UsageError("reasons must name groups of the batch, at least one")
         await self._scheduler.reject(reasons)
 
     def _check_current(self, batch: Batch) -> None:
@@ -239,12 +241,12 @@ class Rollouts(RunSession):
         if batch.version != self.version:
             raise LedgerError(
                 f"the batch is of version {batch.version}, and the run is at {self.version}: "
-                "each is committed once"
+                "it was committed before, or is of another run"
             )
         under_way = {group.id for group in self._ledger.books.training}
         if {group.id for group in batch.groups} != under_way:
             raise LedgerError(
-                f"the batch for step {batch.step} is not under way: it was rejected before"
+                f"the batch for step {batch.step} is not the current batch: it was rejected before"
             )
 
     async def save(self, checkpoint: Save, version: Version) -> None:
@@ -255,7 +257,9 @@ class Rollouts(RunSession):
         """
         ahead = self._ledger.books.is_training and version == self._next_version
         if version != self.version and not ahead:
-            raise LedgerError(f"the run is at version {self.version}: {version} cannot be kept")
+            raise LedgerError(
+                f"cannot save version {version}: the run is at version {self.version}"
+            )
         await self._save(checkpoint, version)
 
     def stop(self, why: str = "it was stopped") -> bool:

@@ -119,7 +119,7 @@ class Candidates:
 MOST_LEFT_OUT = 0.5
 """The largest share of tasks that a run may leave out after validating them."""
 _SHOWN = 10
-_REMEDY = "take what is not out of the folder to run"
+_REMEDY = "move invalid tasks out of the folder to run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ def check_left_out(tasks: TaskSet, backend: str) -> None:
         f"nothing was run: {len(out):,} of {len(tasks.tasks):,} tasks in {tasks.candidates.path} "
         f"cannot be graded on the backend {backend} (limit {MOST_LEFT_OUT:.0%})\n"
         + "\n".join([*lines, *more])
-        + "\nmend them, or run the others without [run] validate"
+        + "\nfix them, or run the others without [run] validate"
     )
 
 

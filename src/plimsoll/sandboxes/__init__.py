@@ -1,4 +1,5 @@
 """Sandboxes: one protocol, several backends.
 
-This package imports nothing: code that runs inside a sandbox loads it without any library.
+This file imports nothing, because code inside a sandbox imports the package with the standard
+library alone.
 """

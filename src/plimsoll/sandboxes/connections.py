@@ -11,7 +11,8 @@ log = logging.getLogger(__name__)
 
 _END_SECONDS = 5.0
 MAX_CONNECTIONS = 512
-"""Open at once. Each takes descriptors and memory of this process, and costs its client nothing."""
+"""The limit of open ones. Each takes descriptors and memory of this process, and is free for its
+client."""
 
 
 class Connections:

@@ -8,7 +8,8 @@ Invariants, tested once for all backends in `tests/sandboxes/test_protocol*.py`:
 * No path and no link of an upload or a download leaves its target.
 * `close` can be called any number of times. Afterwards no process of the sandbox runs, and its
   files are removed: soon, and at the latest when its backend is closed.
-* A backend refuses (`SandboxUnsupported`) what it cannot enforce, or lists it in `warnings`.
+* A backend refuses settings that it cannot enforce (`SandboxUnsupported`), or lists them in
+  `warnings`.
 """
 
 import asyncio

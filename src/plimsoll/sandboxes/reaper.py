@@ -1,4 +1,4 @@
-"""The inventory of a backend's resources, and the reaper that removes those nobody needs.
+"""The inventory of a backend's resources, and the reaper that removes unneeded ones.
 
 A resource is a sandbox, network, volume or image with Plimsoll's labels. `ps` and `clean` use the
 inventory too. The reaper's rules:
@@ -53,7 +53,7 @@ class Resource:
     name: str = ""
     """Its display name, if that is not the id: the tag of an image."""
     state: str = ""
-    """As its backend names it: running, exited."""
+    """The state in the words of its backend: running, exited."""
     created: float | None = None
     ended: float | None = None
     """The end of a sandbox whose owner is on another host. It ended when its owner disconnected,
@@ -125,7 +125,7 @@ def select_removable(
     is_alive: Callable[[Owner], bool] = is_alive,
     is_here: Callable[[Owner], bool] = is_here,
 ) -> list[Resource]:
-    """The resources that nobody needs, in the order of removal."""
+    """The unneeded resources, in the order of removal."""
     owners = {resource.labels.owner for resource in resources}
     dead = {owner for owner in owners if not is_alive(owner)}
     live_here = {owner for owner in owners - dead if is_here(owner)}
@@ -157,7 +157,7 @@ def in_use(chosen: Sequence[Resource]) -> dict[Resource, tuple[str, ...]]:
 
 
 async def reap(inventory: Inventory) -> RemovalResult:
-    """Remove all resources that nobody needs."""
+    """Remove all unneeded resources."""
     result = await remove_all(inventory, select_removable(await inventory.items(), time.time()))
     for resource in result.removed:
         log.info("removed %s %s of run %s", resource.kind, resource.id, resource.labels.run)

@@ -143,8 +143,8 @@ class Loop:
         """Logged reasons why answers cannot be trained on."""
 
     async def run(self) -> None:
-        """Train to the end. Raises the error that ends the run early, after saving what was
-        learned."""
+        """Train to the end. Raises the error that ends the run early, after saving the last
+        complete step."""
         try:
             await self._note(await self._held_out.if_due())
             await self._train()

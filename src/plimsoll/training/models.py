@@ -62,7 +62,7 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(
-            f'[training] device = "{name}" is no torch device: use cpu, cuda, cuda:1 or auto'
+            f'[training] device = "{name}" is not a torch device: use cpu, cuda, cuda:1 or auto'
         ) from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
@@ -132,7 +132,7 @@ def _check_folder(path: Path) -> None:
         )
     if not (path / "config.json").is_file():
         raise UsageError(
-            f"{path} is no model: it has no config.json. It needs the files that Hugging Face's"
+            f"{path} is not a model: it has no config.json. It needs the files that Hugging Face's"
             " save_pretrained writes: config.json, model.safetensors and the tokenizer's files"
         )
 

@@ -18,9 +18,9 @@ class TrainingSample:
     mask: bytearray
     """1 for trained tokens."""
     logprobs: "array[float]"
-    """Under the weights that generated the tokens; 0 where the mask is 0."""
+    """Log probabilities under the weights that generated the tokens; 0 where the mask is 0."""
     advantage: float
-    """Of its rollout over its group; 0 if all members have the same reward."""
+    """The advantage of its rollout over its group; 0 if all members have the same reward."""
     reward: float
     group: str
     ticket: str

@@ -66,7 +66,7 @@ class Node:
     path: bytes
     """The digest of this message and all before it, without tools."""
     children: dict[bytes, int] = field(default_factory=dict[bytes, int])
-    """By digest and by key."""
+    """Children by digest and by key."""
     prompted: list[int] = field(default_factory=list[int])
     """The exchanges whose prompt ends here."""
     answered: list[int] = field(default_factory=list[int])

@@ -57,7 +57,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     id: str
     name: str
     arguments: str
-    """As the policy wrote them; usually JSON."""
+    """The text that the policy wrote; usually JSON."""
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):

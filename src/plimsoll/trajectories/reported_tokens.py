@@ -61,7 +61,7 @@ class AnsweredRequest(msgspec.Struct, frozen=True, kw_only=True):
     versions: Sequence[tuple[Version, int]] = ()
     """Runs of (version, number of the answer's ids), in order; empty: all by `version`."""
     prompt_tokens: int | None = None
-    """As counted by the upstream, with or without ids."""
+    """The count of the upstream, with or without ids."""
     answer_tokens: int | None = None
     tokens: ServerIds | None = None
 

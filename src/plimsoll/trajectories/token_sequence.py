@@ -1,4 +1,5 @@
-"""The token ids of a conversation in memory: each exchange holds what it adds to its parent.
+"""The token ids of a conversation in memory: each exchange holds the ids that it
+adds to those of its parent.
 
 Ids are compared as text, each followed by a comma. Inference servers send them as JSON, and of a
 prompt with tens of thousands of ids only the part after its parent's is ever parsed.

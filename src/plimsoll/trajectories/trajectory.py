@@ -29,9 +29,9 @@ class Trajectory:
     opened: Opened
     closed: Closed | None = None
     nodes: list[Node] = field(default_factory=list[Node])
-    """By id: messages, and the sets of tools at the roots of conversations."""
+    """Messages, and the sets of tools at the roots of conversations, by id."""
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
-    """By id, in the order of their answers."""
+    """Exchanges by id, in the order of their answers."""
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     problem: str = ""
     """The reason why it could not be read to its end: not closed yet, truncated, or damaged."""

@@ -301,11 +301,11 @@ class _Reading:
             raise _Inconsistent("it precedes the opening record, or follows the closing one")
         match record:
             case ToolsAdded(tools=tools):
-                _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")
+                _expect(record.id == len(trajectory.nodes), f"node {record.id} is out of order")
                 # A copy: a slice of a line would keep the whole frame in memory.
                 trajectory.nodes.append(ToolsAdded(record.id, tools.copy()))
             case MessageAdded():
-                _expect(record.id == len(trajectory.nodes), f"there is no node before {record.id}")
+                _expect(record.id == len(trajectory.nodes), f"node {record.id} is out of order")
                 _expect(-1 <= record.parent < record.id, f"it follows node {record.parent}")
                 trajectory.nodes.append(record)
             case Exchange():

@@ -96,7 +96,7 @@ def _untrusted_reward(
 ) -> Void:
     wrote = f"{reward.value:g}"
     by_the_grader = sign.clause.startswith("the grader ")
-    tail = f", then wrote {wrote}" if by_the_grader else f"; the {wrote} it wrote is no grade"
+    tail = f", then wrote {wrote}" if by_the_grader else f"; the reward {wrote} does not count"
     cause = Cause.TASK if sign.blame is Blame.TASK else Cause.GRADER
     unused = Evidence(f"{reward.file} held {wrote} and was not used", f"verifier/{reward.file}")
     return _void(grading, ending, cause, sign.clause + tail, sign.evidence, *ran, unused)

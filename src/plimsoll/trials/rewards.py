@@ -83,7 +83,10 @@ def _used(values: dict[str, float]) -> tuple[dict[str, float], tuple[Evidence, .
     if len(values) == 1:
         return values, ()
     names = ", ".join(_short(name) for name in [*values][:8]) + (", …" if len(values) > 8 else "")
-    note = f"reward.json has no key `reward`; the mean of its {len(values)} numbers ({names}) is it"
+    note = (
+        "reward.json has no key `reward`; the reward is the mean of its "
+        f"{len(values)} numbers ({names})"
+    )
     return values, (Evidence(note, "verifier/reward.json"),)
 
 

@@ -43,7 +43,7 @@ class CauseRule:
     retries: int
     """How often a trial that is void for this cause is retried."""
     against_task: bool
-    """The void counts towards the quarantine of the task."""
+    """The task is to blame: once it is excluded, a resume does not try it again."""
     stops_run: bool
     """A single void stops the run."""
     meaning: str

@@ -33,5 +33,5 @@ def test_an_invalid_python_version_is_refused(
 ):
     done = plimsoll(*words, "--to", "layer", "--python", version)
     assert done.returncode == 2
-    assert f"{version!r} is no version of Python such as 3.12" in done.stderr
+    assert f"{version!r} is not a Python version: write it as 3.12" in done.stderr
     assert not (tmp_path / "layer").exists()

@@ -102,7 +102,7 @@ def test_force_spares_another_run_of_the_same_name(
     (ours / LEDGER).touch()
     ended = clean("here/night-run", "--force")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "another run is called night-run" in ended.stderr
+    assert "another run called night-run is running" in ended.stderr
     assert f"pid {other.process.pid} on" in ended.stderr
     assert _remaining(own_home) == set(other.ids)
     assert other.running(1)

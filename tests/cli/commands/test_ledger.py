@@ -130,8 +130,8 @@ def test_a_sound_ledger_passes_the_check(plimsoll, run: Path):
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("DELETE FROM events WHERE seq = 9", "event 9 is not what was written"),
-        ("UPDATE events SET data = zeroblob(8) WHERE seq = 9", "event 9 is not what was written"),
+        ("DELETE FROM events WHERE seq = 9", "event 9 is missing"),
+        ("UPDATE events SET data = zeroblob(8) WHERE seq = 9", "event 9 does not match its digest"),
         ("UPDATE snapshots SET books = zeroblob(8)", "the snapshot after event"),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_snapshot_that_contradicts_the_events_fails_the_check(plimsoll, run: P
     journal.close()
     done = plimsoll("ledger", str(run), "--check")
     assert done.returncode == 1
-    assert "is not what the events make" in done.stdout
+    assert "does not match the events" in done.stdout
 
 
 def test_a_checkpoint_that_was_changed_fails_the_check(plimsoll, run: Path):
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_was_changed_fails_the_check(plimsoll, run: Path):
     weights.write_text("other")
     done = plimsoll("ledger", str(run), "--check")
     assert done.returncode == 1
-    assert "v0-00000005: weights.bin is not what was written" in done.stdout
+    assert "v0-00000005: weights.bin is missing or does not match its digest" in done.stdout
 
 
 def test_a_torn_file_fails_the_check_and_is_bad_usage_without_check(plimsoll, run: Path):

@@ -32,7 +32,7 @@ def run(config: Path) -> Iterator[SandboxOwner]:
 def test_without_sandboxes_ps_says_so(plimsoll: Plimsoll, config: Path):
     ended = plimsoll("ps", "--backend", "local")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == "no items of runs on local\n"
+    assert ended.stdout == "no resources of runs on local\n"
 
 
 def test_each_sandbox_is_a_line_with_its_run_and_its_owner(plimsoll: Plimsoll, run: SandboxOwner):

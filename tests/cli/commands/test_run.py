@@ -175,9 +175,12 @@ def test_a_run_that_cannot_finish_exits_3_with_the_reason(
     write_run(tmp_path, requeues=0)
     ended = plimsoll("run", "night.toml", "--out", "out")
     assert ended.returncode == 3, ended.stderr
-    assert "every task is out" in ended.stdout
-    assert "left out: a: void" in ended.stdout
+    assert "no task is left: all are excluded" in ended.stdout
+    assert "excluded: a: void" in ended.stdout
     assert "continue: plimsoll resume out" in ended.stdout
+    for command in ("status", "ledger"):
+        lines = [line.split() for line in plimsoll(command, "out").stdout.splitlines()]
+        assert ["excluded", "a:", "void"] in [line[:3] for line in lines]
 
 
 @pytest.mark.slow
@@ -414,7 +417,7 @@ def test_an_ambiguous_run_name_is_refused(plimsoll: Plimsoll, tmp_path: Path):
     for command in ("status", "stop", "resume", "clean", "ledger"):
         ended = plimsoll(command, "night")
         assert ended.returncode == 2
-        assert "is two runs: say ./night or runs/night" in ended.stderr
+        assert "matches two runs: write ./night or runs/night" in ended.stderr
 
 
 def test_workers_that_cannot_start_are_reported_with_a_remedy(

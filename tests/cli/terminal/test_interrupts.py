@@ -147,7 +147,7 @@ def test_sandboxes_that_outlive_the_process_get_more_time_and_are_named_if_left(
     assert process.stdout.readline() == "running\n"
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    assert "removing the sandboxes of a-run; Ctrl-C again" in process.stdout.readline()
+    assert "removing the sandboxes of a-run; press Ctrl-C again" in process.stdout.readline()
     assert process.stdout.readline() == "not yet\n"
     if again:
         process.send_signal(signal.SIGINT)

@@ -35,7 +35,7 @@ def test_config_errors_are_reported_before_a_model_is_loaded(write_task: WriteTa
     file = write_training(tmp_path, training=missing, group_size=1)
     assert "group_size is 1, and grpo compares the trials of a group" in config_error(file)
     file = write_training(tmp_path, training={"policy": "openai", **missing})
-    assert "name them as [policy] urls" in config_error(file)
+    assert "name them in [policy] urls" in config_error(file)
     urls = '[policy]\nurls = ["http://127.0.0.1:9/v1"]\n'
     file.write_text(file.read_text().replace("[policy]\n", urls))
     assert "http://127.0.0.1:9/v1" in config_error(file)

@@ -220,6 +220,16 @@ async def test_health_reflects_the_replicas_and_the_event_loop(tmp_path: Path):
         assert "lags" in answer["problem"]
 
 
+async def test_health_reports_each_replica_with_these_keys(tmp_path: Path):
+    async with (
+        StandaloneGateway(Gate(Replicated()), tmp_path, listen=Listen()) as standalone,
+        aiohttp.ClientSession() as client,
+    ):
+        _, answer = await AdminClient(standalone, client, tmp_path).call("GET", "/healthz")
+    keys = ["url", "up", "in_flight", "answered", "failures", "cooled", "last_failure"]
+    assert [list(replica) for replica in answer["replicas"]] == [keys, keys]
+
+
 @pytest.mark.parametrize("key", ["", "wrong", "session"])
 async def test_without_the_admin_key_health_names_no_server(tmp_path: Path, key: str):
     upstream = Replicated()

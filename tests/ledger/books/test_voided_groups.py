@@ -181,7 +181,7 @@ def test_good_groups_of_a_rejected_batch_are_in_the_next():
     run.start_all()
     for group in ("0-0", "1-0", "2-0"):
         run.finish(f"{group}/0.0")
-    with pytest.raises(LedgerError, match="no batch under way has the groups 0-0"):
+    with pytest.raises(LedgerError, match="the current batch does not have the groups 0-0"):
         run.accounts.reject({"0-0": "gone"})
     before = run.books.version
     run.accounts.consume(run.choose())

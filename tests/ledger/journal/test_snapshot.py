@@ -109,7 +109,7 @@ async def test_only_events_after_the_snapshot_are_read(tmp_path: Path):
         assert opened.books.live == 4
     # ... `--check` does.
     journal = Journal.open(tmp_path / FILE)
-    with pytest.raises(LedgerError, match="event 2 is not what was written"):
+    with pytest.raises(LedgerError, match="event 2 does not match its digest"):
         read_books(journal, from_the_start=True)
     journal.close()
 

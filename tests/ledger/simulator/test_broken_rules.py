@@ -32,7 +32,7 @@ def test_all_rules_together_break_no_promise():
 def test_without_the_demand_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batching, "_excess", lambda *_: None)
     monkeypatch.setattr(accounts, "surplus", lambda *_: [])
-    assert "is not to be had" in caught()  # the guard of the books alone keeps the promise
+    assert "cannot be consumed" in caught()  # the guard of the books alone keeps the promise
 
 
 def test_without_the_demand_bound_and_the_guard(monkeypatch: pytest.MonkeyPatch):
@@ -67,7 +67,7 @@ def test_without_requeueing(monkeypatch: pytest.MonkeyPatch):
 
 def test_without_the_check_for_abandoned_versions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Books, "_is_dead", lambda *_: False)
-    assert "a version left behind" in caught()
+    assert "which is abandoned or unknown" in caught()
 
 
 def test_without_the_check_for_rollouts_that_end_after_a_rollback(monkeypatch: pytest.MonkeyPatch):
@@ -85,7 +85,7 @@ def test_without_the_check_for_rollouts_that_end_after_a_rollback(monkeypatch: p
             self.lineages = lineages
 
     monkeypatch.setattr(Books, "_finished", believing)
-    assert "a version left behind" in caught()
+    assert "which is abandoned or unknown" in caught()
 
 
 def test_without_refusing_second_completions(monkeypatch: pytest.MonkeyPatch):

@@ -178,7 +178,7 @@ async def test_an_interrupted_eval_removes_its_containers_on_a_slow_daemon(
     out, err = await asyncio.to_thread(running.communicate, timeout=120)
     assert running.returncode == 130, err
     assert json.loads(out)["results"] == []
-    assert "removing the sandboxes of run; Ctrl-C again leaves them" in err
+    assert "removing the sandboxes of run; press Ctrl-C again to leave them" in err
     async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
         none = {"containers": 0, "networks": 0, "volumes": 0}
         assert await _of_run(daemon, "run") == none

@@ -721,7 +721,7 @@ class TestFilesOfTheTask:
         ],
     )
     def test_a_missing_file_of_the_grader_voids(self, line):
-        assert_void(verdict("", line + "\n"), "which is not there")
+        assert_void(verdict("", line + "\n"), "which is missing")
 
     def test_a_missing_file_under_opt_that_is_a_deliverable_blames_the_work(self):
         line = "cat: /opt/service/config.ini: No such file or directory\n"

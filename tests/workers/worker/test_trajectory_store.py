@@ -138,7 +138,7 @@ def test_an_unreadable_trajectory_is_an_error(trial: Path, tmp_path: Path):
 
 
 def test_unwritable_storage_is_detected_before_anything_is_stored(trial: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match=r"/proc/nope cannot be written: .*name another place"):
+    with pytest.raises(UsageError, match=r"/proc/nope cannot be written: .*name another storage"):
         check_writable("/proc/nope")
     with pytest.raises(UsageError, match="stormy://bucket cannot be written: Disconnected"):
         check_writable("stormy://bucket")

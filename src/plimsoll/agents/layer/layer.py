@@ -50,7 +50,7 @@ class Component:
     version: str
     source: Literal["npm", "pip"]
     packages: tuple[str, ...]
-    """In the syntax of npm or pip. `{version}` and `{machine}` are replaced."""
+    """Package names in the syntax of npm or pip. `{version}` and `{machine}` are replaced."""
     for_python: bool = False
     """Whether it works with one minor version of Python only."""
 

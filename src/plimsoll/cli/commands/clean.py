@@ -21,11 +21,20 @@ Exit status:
     "clean", short_help="Remove leftovers of runs from this host and Docker.", epilog=EPILOG
 )
 @click.argument("run", required=False)
-@click.option("--expired", is_flag=True, help="Remove items of dead owners and expired items.")
-@click.option("--all", "everything", is_flag=True, help="Remove all items of Plimsoll and caches.")
+@click.option(
+    "--expired", is_flag=True, help="Remove resources of dead owners, and expired resources."
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Remove all resources that Plimsoll created, shared images and volumes too.",
+)
 @click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
 @click.option("--force", is_flag=True, help="Also clean a running RUN; its trials become void.")
-@click.option("--yes", is_flag=True, help="Do not ask before --all takes from running runs.")
+@click.option(
+    "--yes", is_flag=True, help="Do not ask before --all removes resources of running runs."
+)
 @any_backend
 @options.config
 @options.json_output
@@ -43,7 +52,8 @@ def command(
     """Remove the sandboxes, networks, volumes and temporary files of RUN.
 
     RUN is the full name, as `plimsoll ps` shows it, or the directory of a run or an evaluation.
-    Its results are kept. Shared items, such as images, are removed by --all or when they expire.
+    Its results are kept. Shared resources, such as images, are removed by --all or when they
+    expire.
     """
     if [run is not None, expired, everything].count(True) != 1:
         raise click.UsageError("choose one: the name of a RUN, --expired or --all")

@@ -14,7 +14,8 @@ Exit status:
   0    every trial is graded
   2    bad usage, or an invalid task
   3    at least one trial is void, or the breaker stopped the run
-  130  interrupted (143: terminated)
+  129  the terminal was closed; continue with `plimsoll resume`
+  130  interrupted (143: terminated); continue with `plimsoll resume`
 """
 
 
@@ -25,7 +26,8 @@ Exit status:
     default="oracle",
     show_default=True,
     metavar="NAME",
-    help="oracle, nop, shell, claude-code, codex, opencode, qwen-code or mini-swe-agent.",
+    help="The agent: oracle, nop, shell, claude-code, codex, opencode, qwen-code or"
+    " mini-swe-agent.",
 )
 @click.option(
     "--policy",
@@ -84,7 +86,8 @@ Exit status:
     "--validation",
     type=options.PATH,
     metavar="DIR",
-    help="The output folder of validate.  [default: .plimsoll beside the tasks]",
+    help="The folder with the records of `plimsoll validate`."
+    "  [default: .plimsoll beside the tasks]",
 )
 @click.option(
     "--canary-every",

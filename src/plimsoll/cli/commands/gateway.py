@@ -38,7 +38,13 @@ Exit status:
     metavar="URL",
     help="An OpenAI-compatible server, repeated for each replica; or scripted:FILE.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8100, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8100,
+    show_default=True,
+    help="The port to listen on; 0 for any free one.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--model", metavar="NAME", help="The model name on the server.  [default: its only model]"

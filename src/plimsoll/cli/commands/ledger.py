@@ -10,7 +10,7 @@ EPILOG = """\b
 Exit status:
   0    shown; with --check, the ledger is consistent
   1    --check found a problem
-  2    bad usage, or a file that is no ledger
+  2    bad usage, or a file that is not a ledger
   130  interrupted
 """
 

@@ -28,7 +28,9 @@ Exit status:
     metavar="NAME",
     help="The backend that will run the tasks: local or docker.",
 )
-@click.option("--offline", is_flag=True, help="Assume no network in any phase, image build too.")
+@click.option(
+    "--offline", is_flag=True, help="Assume no network in any phase, including image builds."
+)
 @options.assets
 @options.config
 @options.task

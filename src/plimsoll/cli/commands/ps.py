@@ -1,4 +1,4 @@
-"""`plimsoll ps`: list sandboxes and other items, by run."""
+"""`plimsoll ps`: list sandboxes and other resources, by run."""
 
 from pathlib import Path
 

@@ -3,9 +3,18 @@
 import click
 
 from plimsoll.cli import options
-from plimsoll.cli.commands.run import EPILOG
 
 __all__ = ["command"]
+
+EPILOG = """\b
+Exit status:
+  0    complete; of an evaluation, every trial is graded
+  1    a validation quarantined a task, or did not finish all of them
+  2    bad usage, an invalid task, or workers that cannot be started
+  3    stopped early, or a trial of an evaluation is void
+  129  the terminal was closed; continue with `plimsoll resume`
+  130  interrupted (143: terminated); continue with `plimsoll resume`
+"""
 
 
 @click.command("resume", short_help="Resume a run, an evaluation or a validation.", epilog=EPILOG)
@@ -15,9 +24,9 @@ __all__ = ["command"]
 def command(run: str, keep_going: bool, as_json: bool) -> int:
     """Resume RUN, the directory of a run or its name below runs/.
 
-    RUN may be of `plimsoll run`, `plimsoll eval` or `plimsoll validate`.
+    RUN was made by `plimsoll run`, `plimsoll eval` or `plimsoll validate`.
 
-    Trials that were running when it ended run again; finished ones are kept. Its config.toml
+    Trials that were running when the run ended run again; finished ones are kept. Its config.toml
     may be edited before: changes apply from here on.
     """
     # Imported here: `plimsoll --help` needs none of it.

@@ -6,13 +6,14 @@ import click
 
 from plimsoll.cli import options
 
-__all__ = ["EPILOG", "command"]
+__all__ = ["command"]
 
 EPILOG = """\b
 Exit status:
   0    finished: all steps or all epochs are done
   2    bad usage, an invalid task, or workers that cannot be started
   3    stopped early: the breaker tripped, no task is left, or an error ended it
+  129  the terminal was closed; continue with `plimsoll resume`
   130  interrupted (143: terminated); continue with `plimsoll resume`
 """
 

@@ -46,7 +46,8 @@ def command(
 ) -> int:
     """Show the trial in the folder TRIAL: its verdict, and the messages of agent and policy.
 
-    TRIAL may also be a trajectory file. A running or killed trial is shown as far as it got.
+    TRIAL may also be a trajectory file. A running or killed trial is shown up to its last
+    complete exchange.
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.views.trial import (

@@ -29,14 +29,30 @@ Exit status:
     show_default=True,
     help="The distribution of rollout durations, in units of their median.",
 )
-@click.option("--batch-groups", type=_COUNT, default=8, show_default=True, help="B: batch size.")
-@click.option("--tau", type=_ANY, default=2, show_default=True, help="Batches ahead of training.")
-@click.option("--eta", type=_ANY, default=8, show_default=True, help="The bound on age.")
-@click.option("--group-size", type=_COUNT, default=1, show_default=True, help="Rollouts a group.")
 @click.option(
-    "--max-running", type=int, help="Concurrent rollouts.  [default: those of (τ + 1)·B groups]"
+    "--batch-groups", type=_COUNT, default=8, show_default=True, help="B: groups in a batch."
 )
-@click.option("--steps", type=click.IntRange(2, 100_000), default=200, show_default=True)
+@click.option(
+    "--tau",
+    type=_ANY,
+    default=2,
+    show_default=True,
+    help="τ: batches generated ahead of the trainer.",
+)
+@click.option(
+    "--eta", type=_ANY, default=8, show_default=True, help="η: the bound on age, in versions."
+)
+@click.option(
+    "--group-size", type=_COUNT, default=1, show_default=True, help="n: rollouts in a group."
+)
+@click.option("--max-running", type=int, help="C: concurrent rollouts.  [default: (τ + 1)·B·n]")
+@click.option(
+    "--steps",
+    type=click.IntRange(2, 100_000),
+    default=200,
+    show_default=True,
+    help="The number of training steps.",
+)
 @click.option(
     "--step-seconds",
     type=click.FloatRange(0, MOST, min_open=True),
@@ -51,7 +67,9 @@ Exit status:
     show_default=True,
     help="The time that a batch waits for a straggler.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The seed of all random draws."
+)
 @click.option("--no-restart", is_flag=True, help="Do not restart in the middle of each run.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list and nothing else.")
 @click.option(

@@ -25,7 +25,8 @@ Exit status:
               help="Use a local copy: git:URL=REPOSITORY-OR-BUNDLE, url:URL=FILE, "
               "wheels=FOLDER, npm=CACHE.")  # fmt: skip
 @click.option("--python", "pythons", type=options.python_version, multiple=True, metavar="X.Y",
-              help="Wheels for this Python.  [default: that of each image]")  # fmt: skip
+              help="Stage wheels for this Python version; can be repeated.  "
+              "[default: that of each image]")  # fmt: skip
 @click.option("--check", is_flag=True, help="Verify digests and change nothing.")
 @options.json_output
 def command(

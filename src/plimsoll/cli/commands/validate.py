@@ -14,7 +14,8 @@ Exit status:
   0    every task is valid
   1    at least one is quarantined, or was not finished
   2    bad usage
-  130  interrupted (143: terminated)
+  129  the terminal was closed; continue with `plimsoll resume`
+  130  interrupted (143: terminated); continue with `plimsoll resume`
 """
 
 

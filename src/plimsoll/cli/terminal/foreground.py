@@ -47,7 +47,7 @@ class ForegroundRun(Protocol):
 
     @property
     def lingers(self) -> bool:
-        """Whether a thread is still working that would delay the exit."""
+        """Whether a running thread would delay the exit."""
         ...
 
     @property

@@ -35,7 +35,9 @@ class RemoteSandboxes:
 
     @property
     def begin(self) -> str:
-        return f"interrupted: removing the sandboxes of {self.run}; Ctrl-C again leaves them"
+        return (
+            f"interrupted: removing the sandboxes of {self.run}; press Ctrl-C again to leave them"
+        )
 
     @property
     def left(self) -> str:

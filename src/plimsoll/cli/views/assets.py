@@ -72,7 +72,7 @@ def check(folder: Path, *, as_json: bool) -> int:
         out.print(f"{len(wrong):,} wrong; {repair}", soft_wrap=True)
     else:
         size = byte_size(sum(asset.size for asset in assets.assets))
-        out.print(f"{len(assets.assets):,} assets, {size}: all as staged", soft_wrap=True)
+        out.print(f"{len(assets.assets):,} assets, {size}: all match their digests", soft_wrap=True)
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The output of `plimsoll clean`: one line for each removed item, then the total."""
+"""The output of `plimsoll clean`: one line for each removed resource, then the total."""
 
 import os
 import sys
@@ -42,18 +42,18 @@ __all__ = ["CleanRequest", "clean"]
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """The items to remove: those of a run, expired ones, or else all."""
+    """The resources to remove: those of a run, expired ones, or else all."""
 
     run: str | None
     expired: bool
     dry_run: bool
     anyway: bool
-    """Remove items of live owners, too."""
+    """Remove resources of live owners, too."""
     as_json: bool
     directory: RunDirectory | None = None
     """The directory of the run, if it is on this host."""
     is_known: bool = False
-    """Whether its directory was found: a known run need not have any items."""
+    """Whether its directory was found: a known run need not have any resources."""
 
     @property
     def own_processes(self) -> int | None:
@@ -78,7 +78,7 @@ class RemovalReport:
         self.files: list[str] = []
 
     def note(self, backend: str, item: Resource, why: str) -> None:
-        """Record that an item was removed, or why not."""
+        """Record that a resource was removed, or why not."""
         if why:
             self.failed.append((backend, item, why))
             self.say(f"not removed   {_described(backend, item)}: {why}")
@@ -97,11 +97,11 @@ class RemovalReport:
 
 
 async def clean(request: CleanRequest, backend: str, config: Config) -> int:
-    """Remove the requested items and return the exit status."""
+    """Remove the requested resources and return the exit status."""
     report = RemovalReport(request.dry_run, request.as_json)
     async with open_stock(backend, config) as stock:
         choice = _choose(request, stock)
-        # Expired items are removed whoever their owner is.
+        # Expired resources are removed whoever their owner is.
         living = {} if request.expired else of_live_owners(choice, stock.now)
         if request.dry_run:
             for name, item in choice.items:
@@ -121,7 +121,7 @@ async def clean(request: CleanRequest, backend: str, config: Config) -> int:
 
 
 def _was_unreachable(request: CleanRequest, stock: Stock, config: Config) -> bool:
-    """Whether a backend that may have requested items could not be reached.
+    """Whether a backend that may have requested resources could not be reached.
 
     A missing Docker daemon is no problem if none was configured.
     """
@@ -147,20 +147,20 @@ def _choose(request: CleanRequest, stock: Stock) -> Choice:
 
 
 def _is_allowed(request: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
-    """Whether to remove items of live owners."""
+    """Whether to remove resources of live owners."""
     if not request.anyway:
         return _confirmed(request, living)
     own = request.own_processes
     if own is not None and (others := of_others(living, own)):
         raise UsageError(
-            f"another run is called {request.run}, too: its sandboxes cannot be told from those of "
-            f"{_names(others)}. Wait until it ends, or end it"
+            f"another run called {request.run} is running: the sandboxes of {_names(others)} "
+            "would be removed too. Wait until it ends, or stop it"
         )
     return True
 
 
 def _confirmed(request: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
-    """Ask about items of live owners for --all; refuse a running run."""
+    """Ask about resources of live owners for --all; refuse a running run."""
     if request.run is not None:
         raise UsageError(
             f"run {request.run} is running: {_names(living)}; its trials would become void. "
@@ -195,7 +195,7 @@ def _described(backend: str, item: Resource) -> str:
 def _remarks(
     stock: Stock, choice: Choice, living: Iterable[Owner], request: CleanRequest
 ) -> Iterator[str]:
-    """Items that stay, with the reasons, and unreachable backends."""
+    """Resources that stay, with the reasons, and unreachable backends."""
     for left in choice.left:
         yield f"left          {_described(left.backend, left.item)}: {left.why}"
     if choice.shared:

@@ -1,4 +1,4 @@
-"""Items of the inventory as text and JSON, and the output of `plimsoll ps`."""
+"""Resources of the inventory as text and JSON, and the output of `plimsoll ps`."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ def age(seconds: float) -> str:
 
 
 def shown_id(item: Resource) -> str:
-    """The name of an item, else its id; a digest is shortened."""
+    """The name of a resource, else its id; a digest is shortened."""
     if item.name:
         return plain(item.name)
     digest = item.id.removeprefix("sha256:")
@@ -60,7 +60,7 @@ def counted(kinds: Iterable[ResourceKind]) -> str:
 
 
 def as_object(backend: str, item: Resource, now: float) -> dict[str, Any]:
-    """An item for --json."""
+    """A resource for --json."""
     owner = item.labels.owner
     return {
         "backend": backend,
@@ -87,7 +87,7 @@ HEADS = ("run", "ticket", "backend", "kind", "id", "state", "age", "owner", "exp
 
 
 async def show_inventory(backend: str, config: Config, *, as_json: bool) -> None:
-    """Query the backends and print their items."""
+    """Query the backends and print their resources."""
     async with open_stock(backend, config) as stock:
         pass
     found = [(listed.inventory.name, item) for listed in stock.inventories for item in listed.items]
@@ -130,13 +130,13 @@ def _table(found: Sequence[tuple[str, Resource]], now: float) -> Table:
 
 
 def _closing(stock: Stock) -> Iterator[str]:
-    """The totals, shared items, and unreachable backends."""
+    """The totals, shared resources, and unreachable backends."""
     own = [item for listed in stock.inventories for item in listed.items if not item.shared]
     if own:
-        runs = len({item.labels.run for item in own} - {""})  # an incomplete item has none
+        runs = len({item.labels.run for item in own} - {""})  # an incomplete resource has none
         yield f"{runs:,} {'run' if runs == 1 else 'runs'} · {counted(item.kind for item in own)}"
     elif stock.inventories:
-        yield f"no items of runs on {' and '.join(stock.backends)}"
+        yield f"no resources of runs on {' and '.join(stock.backends)}"
     if removable := sum(
         len(select_removable(listed.items, stock.now)) for listed in stock.inventories
     ):

@@ -125,7 +125,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     for made in report.checkpoints:
         yield "checkpoint", f"{made.name} · version {made.version} · event {made.position:,}"
     for task, why in report.quarantined.items():
-        yield "quarantined", f"{task}: {why}"
+        yield "excluded", f"{task}: {why}"
 
 
 def _histogram(what: str, name: str, counts: Mapping[int, int]) -> Iterator[tuple[str, str]]:

@@ -63,9 +63,9 @@ def closing(
 
 
 def excluded(task: str, why: str) -> str:
-    """A task that is not rolled out any more, with the reason."""
+    """A task that is not rolled out, quarantined or excluded, with the reason."""
     reason = why.removeprefix("quarantined: ")
-    return plain(f"{'left out' if reason == why else 'quarantined'}: {task}: {reason}")
+    return plain(f"{'excluded' if reason == why else 'quarantined'}: {task}: {reason}")
 
 
 def _held_out(measured: Sequence[HeldOutResult]) -> Text:

@@ -137,7 +137,7 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.heldout:
         yield "held-out", " → ".join(f"{figure(r)} (step {n})" for n, r in status.heldout.items())
     for task, why in status.out.items():
-        label = "quarantined" if why.startswith("quarantined: ") else "left out"
+        label = "quarantined" if why.startswith("quarantined: ") else "excluded"
         yield label, f"{task}: {why.removeprefix('quarantined: ')}"
 
 

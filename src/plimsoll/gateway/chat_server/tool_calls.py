@@ -67,7 +67,8 @@ def _call(found: str) -> ParsedCall:
 
 
 class StreamedText:
-    """A streamed answer: passes on plain text at once, and holds back what may be a tool call."""
+    """A streamed answer: passes on plain text at once, and holds back the beginning of
+    a possible tool call."""
 
     def __init__(self, *, tools: bool) -> None:
         self._tools = tools

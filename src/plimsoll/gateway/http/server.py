@@ -71,7 +71,7 @@ async def _close(copies: list[asyncio.Task[None]], writer: asyncio.StreamWriter)
 log = logging.getLogger(__name__)
 
 LINGERING_SECONDS = 2.0
-"""How long a client may go on sending a body that was refused."""
+"""The time that a client may go on sending a body that was refused."""
 IDLE_SECONDS = 120.0
 """The keep-alive timeout. Client libraries drop an idle connection after 5 to 90 seconds, so none
 sends a request over a connection that is being closed.

@@ -13,8 +13,7 @@ __all__ = ["MAX_BODY_BYTES", "MAX_CONCURRENT", "Budget", "Limits"]
 
 MAX_BODY_BYTES = 1 << 30
 MAX_CONCURRENT = 4096
-"""The upper bounds of what can be configured: larger values are typing errors, or fill the
-memory."""
+"""The upper bounds of configured limits: larger values are typing errors, or fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class PendingRequest:
-    """One call of the upstream. `on_answer` stores its answer; `on_settled` is told its outcome."""
+    """One call of the upstream. `on_answer` stores its answer; `on_settled` gets its outcome."""
 
     def __init__(
         self,

@@ -55,9 +55,9 @@ log = logging.getLogger(__name__)
 
 COUNT_SECONDS = 60.0
 END_SECONDS = 5.0
-"""How long the end of a session waits for its handlers."""
+"""The time that the end of a session waits for its handlers."""
 STALLED_CLIENT_SECONDS = 300.0
-"""How long a client may leave its stream unread."""
+"""The time that a client may leave its stream unread."""
 LEFT_WHILE_PAUSED = "a client gave up while the policy was paused for new weights"
 MAX_TROUBLES = 1000
 """The limit on recorded troubles: an agent in a loop must not fill the disk."""

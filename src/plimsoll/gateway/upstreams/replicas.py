@@ -39,7 +39,7 @@ class ReplicaState:
     url: str
     up: bool = True
     in_flight: int = 0
-    record_answer: int = 0
+    answered: int = 0
     failures: int = 0
     cooled: int = 0
     """The number of cooldowns."""
@@ -72,7 +72,7 @@ class Replica:
             url=self.server.url,
             up=self.up,
             in_flight=self.in_flight,
-            record_answer=self._answered,
+            answered=self._answered,
             failures=self._failures,
             cooled=self._cooled,
             last_failure=self._last_failure,

@@ -6,8 +6,8 @@ books, and a recovered run has exactly the books that it had.
 Invariants, checked by `audit` and by the simulator for tens of thousands of seeds:
 
 * Conservation: `admitted = running + buffered + training + consumed + voided`, in groups.
-* No prompt is lost: each admitted prompt is live, requeued, consumed in the surviving lineage,
-  belongs to a quarantined task, or had its turn while its task was present.
+* No prompt is lost: each begun prompt is live, requeued, consumed in the surviving lineage, belongs
+  to an excluded task, or had its turn while its task was excluded.
 * An event that does not fit (a completion for an unknown or finished ticket) changes nothing.
 * Memory is bounded by the live groups: a consumed or void group leaves the books.
 """
@@ -66,8 +66,8 @@ class Books:
         self.quarantined: dict[str, str] = {}
         """Excluded tasks, with the reason."""
         self.stranded: dict[str, list[Pending]] = {}
-        """Those excluded through no fault of their own, with the prompts to requeue when they
-        return."""
+        """Excluded tasks that are not to blame, each with the prompts to requeue when it is
+        readmitted."""
         self.next_prompt = 0
         self.epoch = Epoch()
         self.tally = Tally()
@@ -357,7 +357,7 @@ class Books:
         self._update(group)
         self.tally.withheld += len(event.tickets)
         if group.final and not group.trainable:
-            reason = "no member is young enough"
+            reason = "every member is too old"
             self._give_up(group, Cause.STALE, reason, counts=True, at=event.at)
 
     def _group_voided(self, event: GroupVoided) -> None:
@@ -404,7 +404,7 @@ class Books:
                 self.quarantined[task] = why
             return
         if is_new:
-            self.quarantined[task] = f"{why}; not by its own fault: resuming tries it again"
+            self.quarantined[task] = f"{why}; its task is not to blame: resuming tries it again"
             self.stranded[task] = []
         if task in self.stranded:
             self.stranded[task].append(pending)
@@ -438,7 +438,7 @@ class Books:
         for group in list(self.groups.values()):
             if self._is_dead(group):
                 self.tally.dead_lineage += 1
-                reason = "of a lineage that was left"
+                reason = "of an abandoned lineage"
                 # The restart is to blame: the same seeds are used again.
                 self._give_up(group, Cause.STALE, reason, counts=False, at=event.at, anew=False)
 

@@ -125,8 +125,8 @@ if TYPE_CHECKING:
 
 
 _GO_BEFORE = 2
-"""New prompts that go before a requeued one whose task is to blame: other tasks do not wait for it,
-and their results show whether it is the only one."""
+"""New prompts that go before a requeued prompt whose task is to blame: other tasks do not wait, and
+their results show whether other tasks fail too."""
 
 
 class RequeueQueue:

@@ -53,7 +53,8 @@ _opening = threading.Lock()
 
 
 def connect(path: Path, mode: str) -> Connection:
-    """Open an existing file. Refuses a file that is no database, or a truncated one, untouched."""
+    """Open an existing file. Refuses a file that is not a database, or a truncated one, and
+    leaves it unchanged."""
     with _opening:
         try:
             found = path.stat()
@@ -93,7 +94,7 @@ def _connect(path: Path, mode: str) -> Connection:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse a file that is no database, or a truncated one, before SQLite opens it."""
+    """Refuse a file that is not a database, or a truncated one, before SQLite opens it."""
     try:
         with path.open("rb") as file:
             head = file.read(100)
@@ -272,8 +273,10 @@ class Journal:
             )
             for seq, data, written in rows:
                 digest = _chain(digest, data)
-                if seq != last + 1 or digest != written:
-                    raise broken(self.path, f"event {last + 1} is not what was written")
+                if seq != last + 1:
+                    raise broken(self.path, f"event {last + 1} is missing")
+                if digest != written:
+                    raise broken(self.path, f"event {seq} does not match its digest")
                 last = seq
                 yield seq, _decoder.decode(data)
         except (sqlite3.Error, msgspec.MsgspecError) as error:

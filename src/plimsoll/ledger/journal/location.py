@@ -229,7 +229,7 @@ def _check_own(run: Path, folder: Path, back: _Back) -> None:
     if theirs is not None and theirs.folder == str(folder):
         raise LedgerError(
             f"{run} is a copy of {other}, whose ledger is in {folder}: a ledger belongs to one run "
-            f"directory. Use {other}; or, if this copy is to go on in its place, remove "
+            f"directory. Use {other}; or, to continue this copy instead, remove "
             f"{other / POINTER}"
         )
 
@@ -238,14 +238,14 @@ def _missing(run: Path, pointer: _Pointer, here: Path) -> str:
     name = Path(pointer.folder).name
     if is_here(Owner(pointer.host, 0, "")):
         return (
-            f"the ledger of {run} is not where it was, in {pointer.folder}: put that folder back "
+            f"the ledger of {run} is missing: it was in {pointer.folder}. Put that folder back "
             "from a copy, or begin another run"
         )
     host = host_name(Owner(pointer.host, 0, ""))
     to = here if here.name == name else here / name
     return (
-        f"the ledger of {run} is on {host}, in {pointer.folder}: go on there. To go on here, stop "
-        f"the run there and copy that folder to {to} on this host"
+        f"the ledger of {run} is on {host}, in {pointer.folder}: continue there. To continue here, "
+        f"stop the run there and copy that folder to {to} on this host"
     )
 
 

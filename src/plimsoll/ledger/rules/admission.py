@@ -40,7 +40,7 @@ class LastGroups:
     def __init__(self, slack: float) -> None:
         self._slack = slack
         self.lacking_since = math.inf
-        """Since when only running groups can complete the next batch."""
+        """The time since which only running groups can complete the next batch."""
 
     def most(self, books: Books, settings: Settings, steps: int, now: float) -> int:
         """The number of further groups that the remaining steps can use."""

@@ -10,8 +10,11 @@ __all__ = ["retries"]
 
 
 def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool:
-    """By the table of causes; beyond it if the group is to be complete and the task is not to
-    blame."""
+    """Whether the member tries again.
+
+    The table of causes allows a number of retries. Under the policy `complete`, a member that is
+    void for a cause without blame for the task has `requeues` more.
+    """
     found = books.find(ticket)
     if found is None:
         return False
@@ -28,9 +31,10 @@ def retries(books: Books, settings: Settings, ticket: str, cause: Cause) -> bool
 
 
 def _held_against(voids: Mapping[Cause, int], now: Cause) -> int:
-    """The tries that count; earlier deaths of workers and stale tickets are spared.
+    """The number of void tries that count: lost, stale and cancelled ones count only if this one
+    has the same cause.
 
-    Stops and restarts of the run are not among the voids at all.
+    Stops and restarts of the run are not among the voids.
     """
     spared = {Cause.LOST, Cause.STALE, Cause.CANCELLED} - {now}
     return sum(number for cause, number in voids.items() if cause not in spared)

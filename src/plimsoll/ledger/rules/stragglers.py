@@ -13,8 +13,8 @@ from plimsoll.ledger.settings import Settings
 __all__ = ["MOST_RESUMES", "Remedy", "remedy_for", "too_old"]
 
 MOST_RESUMES = 3
-"""A rollout that hangs would otherwise be made younger for ever. A merely slow one has had the time
-of many others by then."""
+"""The limit on resumes of a group, so that a hanging rollout is given up. A merely slow one has had
+the time of many others by then."""
 
 
 class Remedy(StrEnum):
@@ -30,7 +30,8 @@ class Remedy(StrEnum):
 def remedy_for(
     group: Group, settings: Settings, upto: int, *, slack_left: bool, can_resume: bool
 ) -> Remedy:
-    """The first remedy that applies to a group that heads up to a number make due.
+    """The first remedy that applies to a group that is due because of members with heads up to
+    `upto`.
 
     `slack_left` comes from the caller's clock.
     """
@@ -52,7 +53,7 @@ def remedy_for(
 
 
 def too_old(group: Group, upto: int) -> tuple[str, ...]:
-    """Trainable tickets whose head is at most a number."""
+    """Trainable tickets whose head is at most `upto`."""
     return tuple(
         group.ticket(index)
         for index, member in enumerate(group.members)

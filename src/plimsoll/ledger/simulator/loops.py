@@ -35,7 +35,7 @@ class Loop:
     version: int = 0
     running: dict[int, LoopGroup] = field(default_factory=dict[int, LoopGroup])
     ready: list[LoopGroup] = field(default_factory=list[LoopGroup])
-    """In the order in which they became ready."""
+    """Ready groups, in the order in which they became ready."""
     training: list[LoopGroup] = field(default_factory=list[LoopGroup])
 
     @property

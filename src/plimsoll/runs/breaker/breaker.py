@@ -89,7 +89,7 @@ class Canary:
     task: str
     number: int
     mark: int
-    """The mark up to which it vouches if good."""
+    """The mark up to which it confirms trials if it is good."""
 
 
 class BreakerMonitor:

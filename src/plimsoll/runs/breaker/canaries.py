@@ -1,8 +1,8 @@
-"""Canaries: decides when one is due, of which task, and which trials it vouches for.
+"""Canaries: decides when one is due, of which task, and which trials it confirms.
 
 A canary is an oracle trial of a task that was graded at its maximum before, in this run or in a
-validation. A good canary vouches for the trials that finished on its node before it started. A
-failed one voids all trials on its node that no good canary vouches for.
+validation. One canary counts for the whole run, on all workers. A good one confirms the trials that
+finished before it started. A failed one voids all trials that no good canary confirmed.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ DEFAULT_EVERY = 200
 ENOUGH_TASKS = 32
 """The number of tasks that take turns; more would add no information."""
 _LONGEST = 16
-"""The number of unvouched trials kept per node, in intervals. Then the oldest are dropped."""
+"""The number of unconfirmed trials kept, in intervals. Then the oldest are dropped."""
 
 TrialId = tuple[str, int]
 """A task's name and the number of the attempt."""
@@ -24,7 +24,7 @@ TrialId = tuple[str, int]
 
 @dataclass(slots=True)
 class _Node:
-    """The trials of one node that no canary vouches for yet."""
+    """The trials that no canary has confirmed yet."""
 
     unvouched: deque[tuple[int, TrialId]]
     finished: int = 0
@@ -86,7 +86,7 @@ class Canaries:
         state.finished += 1
 
     def canary_started(self, node: str = "") -> int:
-        """The mark up to which a canary starting now vouches; passed back when it has finished."""
+        """The mark up to which a canary starting now confirms; passed back when it has passed."""
         return self._node(node).finished
 
     def canary_passed(self, mark: int, node: str = "") -> None:

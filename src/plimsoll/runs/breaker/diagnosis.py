@@ -25,7 +25,7 @@ _NAMELESS = re.compile(
     r"could not fetch what it needs|Temporary failure in name resolution|Name or service not known"
     r"|Network is unreachable|No matching distribution found"
 )
-_MISSING = re.compile(r"could not import|which is not installed|needs /\S+, which is not there")
+_MISSING = re.compile(r"could not import|which is not installed|needs /\S+, which is missing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

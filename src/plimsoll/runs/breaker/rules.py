@@ -25,7 +25,7 @@ _FEWEST_TASKS = 8
 class VoidShare(Watch):
     """Trips when the void share of a full batch exceeds the limit.
 
-    A task that is to blame for its voids is retried until it is quarantined, and can fill batches
+    A task that is to blame for its voids is retried until it is excluded, and can fill batches
     by itself. Its voids count only if the share of broken tasks exceeds the limit too.
     """
 

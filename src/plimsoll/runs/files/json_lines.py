@@ -38,7 +38,7 @@ def read_lines(path: Path, kind: type[_T]) -> Iterator[_T]:
             try:
                 yield decoder.decode(line)
             except msgspec.MsgspecError as error:
-                _log.warning("%s:%d is not what was written, and left out: %s", path, number, error)
+                _log.warning("%s:%d is damaged and skipped: %s", path, number, error)
 
 
 @dataclass(frozen=True, slots=True)

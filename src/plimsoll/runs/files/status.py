@@ -36,7 +36,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     graded: int
     void: dict[str, int]
     trials_per_second: float
-    """Since the start of the current process."""
+    """The rate since the start of the current process."""
     running: int
     waiting: int
     """Trials that no worker has taken yet."""
@@ -44,7 +44,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that are ready for a batch."""
     requeued: int
     out: dict[str, str]
-    """Tasks that are left out or quarantined, with the reason."""
+    """Quarantined and excluded tasks, with the reason."""
     heldout: dict[int, float | None]
     """The reward on held-out tasks, by the step after which it was measured."""
     canaries: str
@@ -98,7 +98,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     left_over: int
     """Groups that are ready, but too few for a batch."""
     quarantined: list[str]
-    """Tasks that were left out or quarantined."""
+    """Quarantined and excluded tasks."""
     out: dict[str, str]
     """The reason for each of them."""
     problems: list[str] | None

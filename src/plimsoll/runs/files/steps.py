@@ -31,7 +31,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 
     loss: float | None = None
     grad_norm: float | None = None
-    """Before clipping; the largest of the updates of the step."""
+    """The norm before clipping; the largest of the updates of the step."""
     kl: float | None = None
     """The KL distance of the weights at the start of the step from those that generated."""
     reference_kl: float | None = None
@@ -49,7 +49,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     learning_rate: float
     micro_batches: int = 0
-    """On each rank."""
+    """The number of micro-batches on each rank."""
     left_out: int = 0
     """Skipped updates: their loss or gradient was not finite."""
     seconds: float

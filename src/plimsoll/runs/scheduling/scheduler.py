@@ -169,7 +169,7 @@ class Scheduler:
         `loop` is the task of `run`: its error is raised here.
         """
         if self._ledger.books.is_training:
-            raise LedgerError("the batch before is not committed: commit it, then ask for another")
+            raise LedgerError("the previous batch is not committed: commit or reject it first")
         while not self.why:
             choice = self._ledger.choose()
             if isinstance(choice, ChosenBatch):
@@ -299,7 +299,7 @@ class Scheduler:
         if isinstance(self._ledger.choose(), ChosenBatch):
             return
         if order.is_empty_without(books.quarantined.keys()):
-            why, again = "every task is out: each was void too often", len(books.stranded)
+            why, again = "no task is left: all are excluded", len(books.stranded)
             self.stop(f"{why}; resuming tries {again:,} of them again" if again else why)
         elif not books.pending and order.next_task(books.epoch) is None:
             self.stop("all epochs are done", is_done=True)
@@ -403,7 +403,7 @@ class Scheduler:
         self._running[order.ticket] = self._tasks.create_task(follow())
 
     async def _keep(self, order: Order, result: Result) -> None:
-        """Enter the result of a training ticket in the run directory and the ledger."""
+        """Record the result of a training ticket in the run directory and the ledger."""
         self.finished += 1
         if self._ledger.books.find(order.ticket) is None:
             return  # its group was given up meanwhile
@@ -420,7 +420,7 @@ class Scheduler:
             self._buffer.drop((order.ticket,))  # retried, or its group was given up
 
     async def _keep_in_set(self, trial_set: TrialSet, order: Order, result: Result) -> None:
-        """Enter the result of a ticket of a trial set, which is never trained on."""
+        """Record the result of a ticket of a trial set, which is never trained on."""
         is_watched = trial_set.options.is_watched
         self.finished += is_watched
         if self._ledger.books.find(order.ticket) is None:

@@ -1,5 +1,4 @@
-"""The clock for stragglers: groups that are due and still running, and groups that the last
-batches need."""
+"""The clock for stragglers: measures their slack, and applies the ledger's remedies."""
 
 import math
 
@@ -26,7 +25,7 @@ class StragglerClock:
         return min(self._ends.values(), default=math.inf)
 
     def most(self, ledger: Ledger, steps: int, now: float) -> int:
-        """The number of further groups that this many steps can use."""
+        """The number of further groups that the remaining steps can use."""
         return self._last.most(ledger.books, ledger.accounts.settings, steps, now)
 
     async def attend(self, ledger: Ledger, now: float) -> None:

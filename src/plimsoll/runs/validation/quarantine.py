@@ -35,7 +35,7 @@ class Quarantine:
         except OSError as error:
             raise UsageError(f"cannot read {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise UsageError(f"{file}: not UTF-8 text; mend it or validate again") from error
+            raise UsageError(f"{file}: not UTF-8 text; fix it or validate again") from error
 
     def check(self, folder: Path, root: Path) -> None:
         """Refuse a line without tabs that names no task: it may contain a backend or a reason."""

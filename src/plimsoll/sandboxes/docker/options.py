@@ -28,7 +28,7 @@ class DockerOptions:
     keep_images_days: float = 14.0
     """Plimsoll's images that were not used for this long are pruned."""
     wait_seconds: float = 60.0
-    """How long a start waits for an unreachable daemon, for example while it restarts."""
+    """The time that a start waits for an unreachable daemon, for example while it restarts."""
     runtime: str | None = None
     """The OCI runtime of sandboxes by its name on the daemon; default: the daemon's."""
     home: Path | None = None

@@ -46,8 +46,8 @@ def tmpfs_full_message(mb: int, finding: str) -> str:
     """The message for a sandbox whose files in memory reached their limit."""
     return (
         f"the files of this sandbox are kept in memory, and {mb} MB were not enough; the next "
-        "sandboxes of its image are kept on disk. Set storage_mb in task.toml to what the task "
-        f'needs, raise [local] upper_mb, or set [local] upper = "disk": {finding}'
+        "sandboxes of its image are kept on disk. Set storage_mb in task.toml to the need of "
+        f'the task, raise [local] upper_mb, or set [local] upper = "disk": {finding}'
     )
 
 

@@ -41,7 +41,7 @@ class KeyStock:
     key: PoolKey
     image: Image
     spec: SandboxSpec
-    """With the labels of the last request."""
+    """The spec with the labels of the last request."""
     warm: deque[PooledSandbox] = field(default_factory=deque[PooledSandbox])
     waiters: "deque[asyncio.Future[PooledSandbox]]" = field(
         default_factory=lambda: deque[asyncio.Future[PooledSandbox]]()

@@ -346,7 +346,7 @@ class _Unpacker:
         except FileNotFoundError:
             return
         if stat.S_ISDIR(info.st_mode):
-            raise TreeError(f"{name}: a folder stands where a file is to be")
+            raise TreeError(f"{name}: a folder is in the place of a file")
         os.unlink(name, dir_fd=parent)
 
     def _skip(self, name: str, why: str) -> None:

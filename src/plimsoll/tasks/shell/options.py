@@ -19,7 +19,7 @@ class Arguments:
 
     operands: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
-    """In order; the value of a flag is ""."""
+    """Names and values in order; the value of a flag is ""."""
 
     def has(self, *names: str) -> bool:
         return any(name in names for name, _ in self.options)

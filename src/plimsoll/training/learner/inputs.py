@@ -40,16 +40,16 @@ class MicroBatch:
     ids: Tensor
     """rows × longest. Padding is on the right, where causal attention never looks."""
     index: Tensor
-    """Of each trained token, the position in flattened `ids` that predicts it."""
+    """The position in flattened `ids` that predicts each trained token."""
     targets: Tensor
     rows: Tensor
-    """Of each trained token, its row."""
+    """The row of each trained token."""
     sizes: Tensor
-    """Of each row, the number of its trained tokens."""
+    """The number of trained tokens in each row."""
     rollout_sizes: Tensor
-    """Of each row, the number of trained tokens in all rows of its rollout."""
+    """For each row, the number of trained tokens in all rows of its rollout."""
     offsets: Tensor
-    """Of each trained token, its index among those of the whole batch."""
+    """The index of each trained token among those of the whole batch."""
 
 
 @dataclass(eq=False)

@@ -37,7 +37,7 @@ class Instance:
 
     kind: str
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     instruction: str
     files: dict[str, str]
     """The content of the working folder."""

@@ -60,6 +60,6 @@ def missing_test_file(output: Output, deliverables: Deliverables) -> Sign | None
             path.startswith("/opt/") and deliverables.mentions_folder(path)
         )
         if not is_deliverable:
-            clause = f"the grader needs {path}, which is not there"
+            clause = f"the grader needs {path}, which is missing"
             return Sign(Blame.GRADER, clause, output.evidence(match.start()))
     return None

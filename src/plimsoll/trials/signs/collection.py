@@ -86,9 +86,7 @@ def runner_refused(output: Output, deliverables: Deliverables) -> Sign | None:
         evidence = output.evidence(match.start())
         path = match[1].split("::")[0]
         if deliverables.has_path(path):
-            return Sign(
-                Blame.WORK, f"{path}, which the instruction asks for, is not there", evidence
-            )
+            return Sign(Blame.WORK, f"{path}, which the instruction asks for, is missing", evidence)
         return Sign(Blame.GRADER, f"the grader's pytest did not find {match[1]}", evidence)
     rules = (
         (_PLUGIN, "the grader's pytest has no plugin `{}`"),

@@ -41,7 +41,7 @@ def import_failed(
     module = _MODULE.search(failure.message)
     what = f"`{module[1]}`" if module else "a library"
     if module and deliverables.has_module(module[1]):
-        clause = f"{what}, which the instruction asks for, is not there"
+        clause = f"{what}, which the instruction asks for, is missing"
         return Sign(Blame.WORK, clause, evidence)
     if owner is Owner.WORK:
         return Sign(Blame.WORK, f"{frame.path} could not import {what}", evidence, sure=False)

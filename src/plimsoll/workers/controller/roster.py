@@ -56,13 +56,13 @@ class Patience:
     """Time limits for a worker, in seconds."""
 
     dead_after: float = 5.0
-    """Without a heartbeat."""
+    """The time without a heartbeat after which it counts as dead."""
     hung_after: float = 60.0
-    """With a blocked event loop, while heartbeats still arrive."""
+    """The time with a blocked event loop, while heartbeats still arrive."""
     start_within: float = 120.0
-    """From placement on a host until it is ready."""
+    """The time from placement on a host until it is ready."""
     end_within: float = 10.0
-    """For cleaning up after a request to end. Then it is killed."""
+    """The time for cleaning up after a request to end. Then it is killed."""
 
 
 class Job:

@@ -61,7 +61,7 @@ class PolicySpec:
         except PolicyError as error:
             first = self.urls[0]
             raise PolicyError(
-                f"{error}; nothing was started (plimsoll gateway probe {first} looks again)"
+                f"{error}; nothing was started; check again with: plimsoll gateway probe {first}"
             ) from error
         return replace(self, found=found)
 

@@ -83,8 +83,8 @@ def check_writable(url: str) -> None:
         storage.pipe_file(probe, b"Can it be written?\n")
     except Exception as error:  # the boundary: each file system raises its own errors
         raise UsageError(
-            f"storage.trajectories: {url} cannot be written: {type(error).__name__}: {error}; mend "
-            "that, or name another place"
+            f"storage.trajectories: {url} cannot be written: {type(error).__name__}: {error}; fix "
+            "that, or name another storage"
         ) from error
     # Some storages do not permit removal.
     with contextlib.suppress(Exception):

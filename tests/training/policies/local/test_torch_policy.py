@@ -326,5 +326,5 @@ async def test_a_model_that_cannot_be_loaded_is_reported_at_the_start(tmp_path):
 
 def test_workers_never_get_the_wildcard_address():
     for host in ("0.0.0.0", "::"):
-        with pytest.raises(UsageError, match="no address that workers"):
+        with pytest.raises(UsageError, match="not an address that workers"):
             TorchPolicy(Path("model"), host=host)

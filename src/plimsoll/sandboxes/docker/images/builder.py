@@ -191,7 +191,7 @@ class Builder:
         if await self._daemon.image(tag) is None:
             await self._assets.run(tag, make)
         else:
-            await self._daemon.tag(tag, tag)  # marks it as used: see `pruning`
+            await self._daemon.tag(tag, tag)  # marks it as used: see `prune_images`
 
 
 def _read(request: BuildRequest, platform: str) -> tuple[BuildDockerfile, BuildContext]:

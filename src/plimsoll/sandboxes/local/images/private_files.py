@@ -40,7 +40,7 @@ class _Folder(msgspec.Struct, array_like=True):
 
 class _Scan(msgspec.Struct):
     at: float
-    """By the host's clock."""
+    """The time of the scan, by the host's clock."""
     folders: dict[str, _Folder]
 
 

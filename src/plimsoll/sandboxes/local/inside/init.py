@@ -42,7 +42,7 @@ class Init:
         # Opened before any command runs: later the path is not trusted.
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._children: dict[int, tuple[int, socket.socket]] = {}
-        """By pid of a child: the number of its request, and the socket to it."""
+        """The number of the request of each child, and the socket to it, by the child's pid."""
 
     def serve(self) -> None:
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -186,8 +186,8 @@ FETCH_THEN_ZERO = Rule(
         "writes 0. Every reward would be 0 whatever the agent did."
     ),
     fix=(
-        "Stage what is fetched (plimsoll stage PATH --to DIR, then --assets DIR), install it in "
-        "the Dockerfile, or let the grader end without a reward when the fetch fails."
+        "Stage the fetched content (plimsoll stage PATH --to DIR, then --assets DIR), install it "
+        "in the Dockerfile, or let the grader end without a reward when the fetch fails."
     ),
     check=_check_then_zero,
 )
@@ -261,8 +261,8 @@ FETCH_WITHOUT_NETWORK = Rule(
     severity=Severity.WARNING,
     why="The fetch always fails where the task runs. Trials end void instead of graded.",
     fix=(
-        "Stage what is fetched (plimsoll stage PATH --to DIR, then --assets DIR), install it in "
-        "the Dockerfile, or give that phase a network in task.toml."
+        "Stage the fetched content (plimsoll stage PATH --to DIR, then --assets DIR), install it "
+        "in the Dockerfile, or give that phase a network in task.toml."
     ),
     check=_check_without_network,
 )

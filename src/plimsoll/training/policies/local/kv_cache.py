@@ -29,7 +29,7 @@ class Window:
     slots: Tensor
     """The indexes of all slots."""
     starts: Tensor
-    """Of each row, the position of its first new token."""
+    """The position of the first new token of each row."""
     start: int
     """The same as a number, if there is a single row."""
     end: int

@@ -55,7 +55,7 @@ class Prompts:
         self._words: dict[int, str] = {}
 
     def render(self, messages: list[dict[str, object]], tools: list[object] | None) -> Prompt:
-        """Raises `RequestError` for what the template does not take."""
+        """The prompt of a conversation. Raises `RequestError` if the template does not take it."""
         if tools and not self._takes_tools:
             raise RequestError("this model's chat template has no tools: ask without them")
         try:

@@ -159,7 +159,7 @@ def _reachable(host: str) -> str:
         everywhere = False
     if everywhere:
         raise UsageError(
-            f"[training] listen = {host!r} is no address that workers can connect to: set the"
+            f"[training] listen = {host!r} is not an address that workers can connect to: set the"
             " address of this host"
         )
     return host

@@ -44,7 +44,7 @@ async def push_weights(
 async def find_deviations(
     servers: Sequence[WeightServer], target: Target
 ) -> dict[WeightServer, str]:
-    """Servers that report deviation weights than the target, with what they report.
+    """The servers that report other weights than the target, each with the label that it reports.
 
     Unreachable servers are not among them: they do not generate either.
     """

@@ -45,7 +45,7 @@ class WeightServer(Protocol):
 
 
 async def confirm(server: WeightServer, target: Target) -> None:
-    """Raise `PolicyError` if the server reports deviation weights."""
+    """Raise `PolicyError` if the server reports other weights than the target."""
     deviation = await server.deviation(target)
     if deviation is not None:
         raise PolicyError(
