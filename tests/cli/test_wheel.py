@@ -134,6 +134,16 @@ def installed(wheel: Path) -> Path:
     return environment / "bin"
 
 
+def test_the_package_has_its_types_and_the_built_init_of_each_machine_type():
+    """The wheel is made of the files of `src/plimsoll`."""
+    package = ROOT / "src/plimsoll"
+    assert (package / "py.typed").is_file()
+    built = {path.name for path in (package / "sandboxes/container/init/bin").iterdir()}
+    assert {"plimsoll-init-aarch64", "plimsoll-init-x86_64"} <= built
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    assert settings["build"]["targets"]["wheel"] == {"packages": ["src/plimsoll"]}
+
+
 @pytest.mark.slow
 def test_the_wheel_has_types_programs_and_the_license(wheel: Path):
     names = zipfile.ZipFile(wheel).namelist()
