@@ -1,6 +1,7 @@
 """The documentation: its links, commands, make targets and configs exist, and the site builds."""
 
 import importlib.util
+import itertools
 import re
 import shlex
 import subprocess
@@ -18,7 +19,11 @@ from parts import need
 from plimsoll.cli.main import plimsoll
 from plimsoll.config.file import Config
 from plimsoll.gateway.upstreams.scripted.script import load_script
+from plimsoll.runs.breaker import rules as breaker_rules
+from plimsoll.runs.breaker.policy import Policy
+from plimsoll.tasks.lint.linter import ALL_RULES
 from plimsoll.tasks.task_file import TaskConfig
+from plimsoll.trials.verdicts import CAUSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -272,6 +277,44 @@ def test_the_table_of_packages_is_the_contract_of_imports():
     assert listed == layers
     folders = {path.parent.name for path in (ROOT / "src/plimsoll").glob("*/__init__.py")}
     assert set(listed) == folders
+
+
+def rows_of(page: str, heads: str) -> list[list[str]]:
+    """The rows of the table of a page with these heads, as cells."""
+    lines = iter((ROOT / "docs" / page).read_text().splitlines())
+    assert any(line == heads for line in lines), f"{page} has no table {heads}"
+    next(lines)
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in rows]
+
+
+def test_the_table_of_causes_is_that_of_the_code():
+    shown: dict[str, int] = {}
+    for causes, retries, _ in rows_of("verdicts.md", "| cause | retries | meaning |"):
+        shown |= dict.fromkeys(re.findall(r"`(\w+)`", causes), int(retries))
+    assert shown == {cause.value: rule.retries for cause, rule in CAUSES.items()}
+
+
+def test_the_table_of_lint_rules_is_that_of_the_code():
+    rows = rows_of("lint.md", "| rule | severity | fires when |")
+    shown = {name.strip("`"): severities.split(", ") for name, severities, _ in rows}
+    assert len(shown) == len(rows)
+    assert shown.keys() == {rule.id for rule in ALL_RULES}
+    wrong = [rule.id for rule in ALL_RULES if rule.severity.value not in shown[rule.id]]
+    assert wrong == []
+
+
+def test_the_table_of_breaker_rules_is_that_of_the_code():
+    shown = {name.strip("`"): when for name, when in rows_of("breaker.md", "| rule | trips when |")}
+    source = Path(str(breaker_rules.__file__)).read_text()
+    assert shown.keys() == set(re.findall(r'^ +rule="([a-z-]+)",$', source, re.M))
+    policy = Policy()
+    assert f"first {policy.start} trials" in shown["dead-start"]
+    assert policy.void_share == 0.5 and "more than half" in shown["void-share"]
+    assert f"{policy.equal_batches} batches in a row" in shown["equal-rewards"]
+    assert f"at least {policy.flat_share:.0%}".replace("%", " %") in shown["flat-groups"]
+    assert f"the last {policy.flat_batches} batches" in shown["flat-groups"]
+    assert f"{policy.batch} finished trials in a row" in (ROOT / "docs/breaker.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,24 @@ import asyncio
 import importlib
 import importlib.util
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from outside_files import read_rows, write_config
+from pydantic import BaseModel
+from recording_parts import assistant, talking, user
 from tiny_model import make_model
 
 from parts import need
+from plimsoll.core.endings import Ending
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.integrations import verl as adapter
 from plimsoll.integrations import verl_engine
+from plimsoll.runs.files.results import Row
+from plimsoll.trials.verdicts import Cause
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """Warnings of verl and its dependencies are ignored."""
@@ -140,6 +145,137 @@ async def test_an_unsupported_verl_version_is_named(world, worker, monkeypatch):
     monkeypatch.setattr(verl_engine, "_FIELDS", {"prompt_ids", "thoughts"})
     with pytest.raises(UsageError, match=r"verl \S+ has other agent loops than 0.9.1: no thoughts"):
         world.loop_of(worker)
+
+
+class AgentLoopMetrics(BaseModel):
+    """The part of verl's class of this name that Plimsoll sets."""
+
+    generate_sequences: float
+
+
+class AgentLoopOutput(BaseModel):
+    """The part of verl's class of this name that Plimsoll sets."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    response_logprobs: list[float] | None
+    reward_score: float | None
+    num_turns: int
+    metrics: AgentLoopMetrics
+    extra_fields: dict[str, Any]
+
+
+class VerdictTrials:
+    """Trials whose verdicts are known: `touch` has the reward 1, `broken` is void."""
+
+    def __init__(self, trajectory: str) -> None:
+        self._trajectory = trajectory
+
+    async def __aenter__(self) -> "VerdictTrials":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def run_all(self, tasks: Sequence[str], _: str) -> list[Row]:
+        return [self._row(task) for task in tasks]
+
+    def _row(self, task: str) -> Row:
+        graded = task == "touch"
+        return Row(
+            task=task,
+            attempt=1,
+            verdict="graded" if graded else "void",
+            reward=1.0 if graded else None,
+            rewards={} if graded else None,
+            ending=Ending.SUBMITTED,
+            cause=None if graded else Cause.GRADER,
+            reason=None if graded else "no reward was written",
+            seconds=0.5,
+            trajectory=self._trajectory,
+        )
+
+
+MakeLoop = Callable[..., adapter.PlimsollAgentLoop]
+
+
+@pytest.fixture
+async def loop_of(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MakeLoop]:
+    """Makes agent loops over trials with known verdicts; without verl, with the outputs above."""
+    module = "verl.experimental.agent_loop.agent_loop"
+    if importlib.util.find_spec("verl") is None:
+        loops = SimpleNamespace(AgentLoopOutput=AgentLoopOutput, AgentLoopMetrics=AgentLoopMetrics)
+        monkeypatch.setitem(sys.modules, module, loops)
+        installed = tmp_path / "verl-0.9.1.dist-info/METADATA"
+        installed.parent.mkdir()
+        installed.write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.9.1\n")
+        monkeypatch.syspath_prepend(tmp_path)
+    for talk in talking(tmp_path / "recorded"):
+        talk.ask(user("Go."), answer=assistant("Gone."))
+        await talk.close()
+    (trajectory,) = tmp_path.glob("recorded/trial/*.zst")
+    monkeypatch.setattr(adapter, "Trials", lambda *_, **__: VerdictTrials(str(trajectory)))
+    config = write_config(tmp_path, home, "touch", "broken")
+    rollout = SimpleNamespace(prompt_length=1000, response_length=1000)
+    tokenizer = SimpleNamespace(eos_token_id=3, chat_template="", decode=lambda *_, **__: "")
+
+    def make(estimator: str = "grpo") -> adapter.PlimsollAgentLoop:
+        settings = SimpleNamespace(
+            actor_rollout_ref=SimpleNamespace(rollout=rollout),
+            algorithm=SimpleNamespace(adv_estimator=estimator),
+        )
+        loop: Any = adapter.PlimsollAgentLoop
+        return loop(str(config), SimpleNamespace(config=settings), None, tokenizer)
+
+    yield make
+    await adapter.close()
+
+
+async def run_session(loop_of: MakeLoop, *tasks: str, estimator: str = "grpo") -> list[Any]:
+    """The outputs of each member of a group, or its error."""
+    runs = [
+        loop_of(estimator).run({"logprobs": True}, task=task, session_id=n, uid="u")
+        for n, task in enumerate(tasks)
+    ]
+    return await asyncio.gather(*runs, return_exceptions=True)
+
+
+async def test_a_void_trial_raises_and_a_graded_one_has_its_reward_and_tokens(loop_of):
+    with pytest.raises(TrainingError, match=r"broken is void \(grader: no reward was written\)"):
+        await loop_of().run({}, task="broken")
+    output: Any = await loop_of().run({"logprobs": True}, task="touch")
+    assert output.reward_score == 1.0
+    assert len(output.response_ids) == sum(output.response_mask) == len("Gone.") + 1
+    assert output.response_logprobs == [-0.5] * len(output.response_ids)
+
+
+async def test_a_void_member_has_no_output_and_the_others_keep_theirs(loop_of):
+    first, void, last = await run_session(loop_of, "touch", "broken", "touch")
+    assert void == []
+    for (output,) in (first, last):
+        assert output.reward_score == 1.0
+        assert any(output.response_mask)
+    assert adapter._groups == {}
+
+
+async def test_every_member_of_a_group_without_a_grade_raises(loop_of):
+    for outcome in await run_session(loop_of, "broken", "broken"):
+        assert isinstance(outcome, TrainingError)
+        assert "broken is void" in str(outcome)
+
+
+@pytest.mark.parametrize(("estimator", "is_masked"), [("grpo", True), ("gae", False)])
+async def test_the_only_graded_member_is_masked_if_the_estimator_compares_members(
+    loop_of, estimator, is_masked
+):
+    (output,), nothing = await run_session(loop_of, "touch", "broken", estimator=estimator)
+    assert nothing == []
+    assert output.reward_score == 1.0
+    assert any(output.response_mask) is not is_masked
+    assert (output.extra_fields["plimsoll_left_out"] > 0) is is_masked
 
 
 def test_without_verl_the_message_names_the_package(monkeypatch):

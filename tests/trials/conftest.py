@@ -13,6 +13,7 @@ from plimsoll.agents.nop import Nop
 from plimsoll.agents.protocol import Agent
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.task import Task
+from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.trial import run_trial
 
 PASS = "echo 1 > /logs/verifier/reward.txt\n"
@@ -62,11 +63,22 @@ def write_task(tmp_path: Path) -> WriteTask:
 def run(backend: Backend, tmp_path: Path) -> Callable[..., Awaitable[FinishedTrial]]:
     """Run one trial of a task with an agent or with a shell script as the agent."""
 
-    async def run(task: Task, agent: Agent | str | None = None, attempt: int = 1) -> FinishedTrial:
+    async def run(
+        task: Task,
+        agent: Agent | str | None = None,
+        attempt: int = 1,
+        bounds: Bounds | None = None,
+    ) -> FinishedTrial:
         folder = tmp_path / "trials" / f"{task.name}.{attempt}"
         runner = Shell(agent) if isinstance(agent, str) else agent or Nop()
         result = await run_trial(
-            task, attempt=attempt, agent=runner, backend=backend, run="test", directory=folder
+            task,
+            attempt=attempt,
+            agent=runner,
+            backend=backend,
+            run="test",
+            directory=folder,
+            bounds=bounds,
         )
         return FinishedTrial(result.verdict, result.folder or folder, result.phases)
 

@@ -1,4 +1,4 @@
-"""Shell completion: in a real bash, the script completes commands, options and paths."""
+"""Shell completion: in a real bash, and as zsh and fish ask for it."""
 
 import os
 import shutil
@@ -64,6 +64,42 @@ def test_every_shell_has_a_script_that_calls_this_command(
     assert f"_PLIMSOLL_COMPLETE={shell}_complete" in ended.stdout
     if interpreter := shutil.which(shell):
         subprocess.run([interpreter, "-n"], input=ended.stdout, text=True, check=True)
+
+
+def answers(shell: str, folder: Path, line: str, word: str) -> list[str]:
+    """The completions of the last word of a line, asked for as the shell's script does.
+
+    Of zsh each is three lines: its type, itself and its description. Of fish it is one line.
+    """
+    asked = {
+        "_PLIMSOLL_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1) if shell == "zsh" else word,
+    }
+    ended = subprocess.run(
+        ["plimsoll"], cwd=folder, env=os.environ | asked, capture_output=True, text=True, check=True
+    )
+    assert ended.stderr == ""
+    return ended.stdout.splitlines()
+
+
+def test_zsh_gets_commands_and_options_with_their_descriptions(programs: None, tmp_path: Path):
+    assert answers("zsh", tmp_path, "plimsoll sto", "sto") == [
+        "plain",
+        "stop",
+        "Stop a run and wait for its end.",
+    ]
+    option = answers("zsh", tmp_path, "plimsoll eval --att", "--att")
+    assert option[:2] == ["plain", "--attempts"]
+    assert option[2] not in ("", "_")
+
+
+def test_fish_gets_commands_and_options_with_their_descriptions(programs: None, tmp_path: Path):
+    assert answers("fish", tmp_path, "plimsoll sto", "sto") == [
+        "plain,stop\tStop a run and wait for its end."
+    ]
+    (option,) = answers("fish", tmp_path, "plimsoll eval --att", "--att")
+    assert option.startswith("plain,--attempts\t")
 
 
 def test_an_unknown_shell_is_bad_usage(programs: None):

@@ -1,15 +1,24 @@
-"""The hardening of a sandbox, seen from inside."""
+"""The hardening of a sandbox: in the request that creates it, and seen from inside."""
 
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parts import spec
 from plimsoll.core.errors import SandboxUnsupported
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
-from plimsoll.sandboxes.docker.container_spec import CAPABILITIES
+from plimsoll.sandboxes.docker.container_spec import (
+    CAPABILITIES,
+    INIT,
+    ContainerSpec,
+    bind_mount,
+    limits_config,
+    volume_mount,
+)
+from plimsoll.sandboxes.docker.daemon.responses import DaemonInfo
 from plimsoll.sandboxes.local.inside.commands import KEPT_CAPABILITIES
 from plimsoll.sandboxes.protocol import Image, ImageSource, Limits, Mount, Sandbox
 
@@ -46,6 +55,86 @@ async def _output(sandbox: Sandbox, command: str) -> str:
 
 def test_capabilities_are_those_of_a_local_sandbox():
     assert {NUMBERS[name] for name in CAPABILITIES} == KEPT_CAPABILITIES
+
+
+def create_request(cgroup: str, **more: Any) -> dict[str, Any]:
+    """The body of the request that creates the container of a plain sandbox."""
+    settings: dict[str, Any] = {
+        "name": "made",
+        "image": "debian:12",
+        "labels": spec().labels,
+        "limits": limits_config(Limits(), DaemonInfo(cgroup_version=cgroup, cpus=4), storage=False),
+        "memory_mb": None,
+        "mounts": [bind_mount("/opt/init", INIT)],
+        "workdir": "/app",
+    }
+    body: Any = ContainerSpec(**settings | more).config(DaemonInfo(cgroup_version=cgroup, cpus=4))
+    return body
+
+
+HOST_CONFIG = {
+    "CapDrop": ["ALL"],
+    "CapAdd": [*NUMBERS],
+    "SecurityOpt": ["no-new-privileges"],
+    "Privileged": False,
+    "IpcMode": "private",
+    "NetworkMode": "none",
+    "Init": False,
+    "OomKillDisable": False,
+    "RestartPolicy": {"Name": "no"},
+    "AutoRemove": False,
+    "PidsLimit": 4096,
+    "Dns": [],
+    "Mounts": [
+        {
+            "Type": "bind",
+            "Source": "/opt/init",
+            "Target": "/.plimsoll/init",
+            "ReadOnly": True,
+            "BindOptions": {"NonRecursive": True, "Propagation": "rprivate"},
+        }
+    ],
+    "LogConfig": {"Type": "none"},
+    "ShmSize": 64 << 20,
+}
+"""The HostConfig of a plain sandbox. A new field can weaken the sandbox: add it here knowingly."""
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "more"), [("1", {"MemorySwappiness": 0}), ("2", {"CgroupnsMode": "private"})]
+)
+def test_a_container_is_requested_with_every_hardening_and_nothing_else_of_the_host(
+    cgroup: str, more: dict[str, object]
+):
+    body = create_request(cgroup)
+    assert body["HostConfig"] == HOST_CONFIG | more
+    assert (body["Entrypoint"], body["Cmd"], body["User"]) == ([INIT], [], "0:0")
+    assert body["Healthcheck"] == {"Test": ["NONE"]}
+    assert {"ExposedPorts", "Volumes", "Env", "NetworkingConfig"} & body.keys() == set()
+
+
+def test_only_a_configured_runtime_is_requested():
+    assert "Runtime" not in create_request("2")["HostConfig"]
+    assert create_request("2", runtime="runsc")["HostConfig"]["Runtime"] == "runsc"
+
+
+def test_every_mount_is_read_only():
+    assert bind_mount("/opt", "/opt")["ReadOnly"] is True
+    assert volume_mount("kept", "/opt")["ReadOnly"] is True
+
+
+def test_requested_limits_reach_the_daemon_without_swap():
+    info = DaemonInfo(cgroup_version="2", cpus=4)
+    limits = Limits(cpus=1.5, memory_mb=128, storage_mb=100, pids=50)
+    assert limits_config(limits, info, storage=True) == {
+        "NanoCpus": 1_500_000_000,
+        "Memory": 128 << 20,
+        "MemorySwap": 128 << 20,
+        "StorageOpt": {"size": "100m"},
+        "PidsLimit": 50,
+    }
+    with pytest.raises(SandboxUnsupported, match="no nvidia runtime"):
+        limits_config(Limits(gpus=1), info, storage=True)
 
 
 async def test_no_command_gets_more_capabilities_or_new_privileges(sandbox: Sandbox):

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +160,57 @@ async def test_a_cancellation_does_not_interrupt_closing_the_backend(
         await task
     assert left(tmp_path, [made[0].id]) == []
     assert set(children()) == running
+
+
+class CancelledAt:
+    """Awaits a coroutine, and cancels the task at the coroutine's n-th suspension.
+
+    `is_late`: at the moment when the awaited result is there, which the coroutine then never gets.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, *, is_late: bool) -> None:
+        self._awaited = coroutine.__await__()
+        self._left = number
+        self._is_late = is_late
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        resume, value = self._awaited.send, None
+        while True:
+            try:
+                waiting = resume(value)
+            except StopIteration as ended:
+                return ended.value
+            self._left -= 1
+            if self._left == 0 and self._is_late and waiting is not None:
+                waiting.add_done_callback(lambda _: task.cancel())
+            elif self._left == 0:
+                task.cancel()
+            try:
+                resume, value = self._awaited.send, (yield waiting)
+            except BaseException as error:  # noqa: BLE001 - raised in the coroutine
+                resume, value = self._awaited.throw, error
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the reply", "with the reply"])
+async def test_a_create_cancelled_at_any_of_its_waits_leaves_nothing(
+    backend: Backend, image: Image, home: Path, left: Left, children: Children, is_late: bool
+):
+    async def create(number: int) -> Sandbox:
+        return await CancelledAt(backend.create(image, spec()), number, is_late=is_late)
+
+    await (await backend.create(image, spec())).close()
+    await until(lambda: left(home) == [])
+    running, descriptors, number, made = set(children()), _descriptors(), 0, None
+    while made is None:
+        number += 1
+        with contextlib.suppress(asyncio.CancelledError):
+            made = await asyncio.create_task(create(number))
+            await made.close()
+        await until(lambda: left(home) == [] and set(children()) == running)
+        await until(lambda: _descriptors() <= descriptors)
+    assert number > 1, "it was never cancelled"
 
 
 @pytest.mark.alone

@@ -3,6 +3,7 @@
 import pytest
 
 from helpers import check_graded, check_void, need_several_users
+from plimsoll.trials.artifacts import Bounds
 from plimsoll.trials.verdicts import Cause
 
 PASS = "echo 1 > /logs/verifier/reward.txt\n"
@@ -96,6 +97,40 @@ async def test_an_odd_artifact_does_not_void_the_trial(write_task, run, agent):
     test = "([ -f /app/made ] && echo 1 || echo 0) > /logs/verifier/reward.txt"
     ran = await run(write_task(test=test, toml=SEPARATE), agent)
     check_graded(ran, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (Bounds(size=1000), "/app/site: more than 1,000 bytes"),
+        (Bounds(entries=3), "/app/site: more than 3 files"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["shared", "separate"])
+async def test_an_artifact_beyond_the_bounds_is_left_out_as_a_whole_and_named(
+    write_task, run, mode, bounds, words
+):
+    toml = f'artifacts = ["/app/site", "/app/made"]\n[verifier]\nenvironment_mode = "{mode}"\n'
+    agent = (
+        "mkdir site; for x in a b c d; do head -c 600 /dev/zero > site/$x; done; echo made > made"
+    )
+    ran = await run(write_task(test=f"{PASS}ls -A /app", toml=toml), agent, bounds=bounds)
+    check_graded(ran, 1.0)
+    assert ran.read("artifacts/made") == "made\n"
+    assert not (ran.folder / "artifacts/site").exists()
+    assert words in ran.read("not-kept.txt")
+    assert "/app/made" not in ran.read("not-kept.txt")
+    if mode == "separate":
+        assert ran.read("verifier/stdout.txt") == "made\n"
+
+
+async def test_an_artifact_within_the_bounds_is_kept(write_task, run):
+    agent = "mkdir site; for x in a b; do head -c 400 /dev/zero > site/$x; done"
+    task = write_task(toml='artifacts = ["/app/site"]\n')
+    ran = await run(task, agent, bounds=Bounds(size=800, entries=2))
+    check_graded(ran, 1.0)
+    assert {file.name for file in (ran.folder / "artifacts/site").iterdir()} == {"a", "b"}
+    assert not (ran.folder / "not-kept.txt").exists()
 
 
 @pytest.mark.parametrize("path", ["/app/made", "/logs/agent", "/logs/artifacts"])

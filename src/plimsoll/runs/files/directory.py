@@ -6,6 +6,7 @@
     ├── blobs/                      contents too large for a trajectory, by digest
     ├── results.jsonl               one line per finished trial, in the order they finished
     ├── canaries.jsonl              one line per finished canary
+    ├── request.json                the arguments of the command, unless it is `plimsoll run`
     └── summary.json                the whole run, written once at its end
 
 `plimsoll run`, whose trials are `trials/<task>.<ticket>/`, adds:

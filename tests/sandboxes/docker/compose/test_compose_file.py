@@ -84,6 +84,26 @@ def test_no_spelling_hides_an_extended_service(path: Path, text: str):
         read(path, text)
 
 
+@pytest.mark.parametrize("key", ["env_file", "label_file"])
+def test_a_file_of_variables_outside_of_the_folder_is_refused_before_compose_reads_it(
+    path: Path, key: str
+):
+    (path.parent / "inside.env").touch()
+    (path.parent / "link.env").symlink_to("/etc/hostname")
+    file = read(path, WEB)
+
+    def check(value: object) -> None:
+        file.check_variable_files({"services": {"web": {key: value}}})
+
+    check("inside.env")
+    check([{"path": "inside.env"}, "./inside.env"])
+    for value in ("../x", "/etc/hostname", "link.env", ["inside.env", {"path": "../x"}]):
+        with pytest.raises(SandboxUnsupported, match="outside of the task's environment folder"):
+            check(value)
+    with pytest.raises(SandboxUnsupported, match="variables in its path"):
+        check("${HOME}/x")
+
+
 def test_a_key_that_is_no_text_is_refused(path: Path):
     for key in ("? {a: b}\n: c", "? [include]\n: c", "!other include: c"):
         with pytest.raises(SandboxUnsupported, match=r":1: a key with a tag or that is no text"):

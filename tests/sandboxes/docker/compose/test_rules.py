@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from plimsoll.core.errors import BuildError, SandboxUnsupported
 from plimsoll.sandboxes.docker.compose import compose_command
 from plimsoll.sandboxes.docker.compose.compose_command import find_compose
+from plimsoll.sandboxes.docker.compose.compose_file import ComposeFile
 from plimsoll.sandboxes.docker.compose.launcher import ComposeImage, ComposeLauncher
+from plimsoll.sandboxes.docker.compose.rules import HOST_LOGS, check_model
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.images.image_store import ImageStore
@@ -43,6 +46,157 @@ def source(tmp_path: Path) -> Callable[[str], ImageSource]:
 def web(*lines: str) -> str:
     """A file with a service `web`; the first given line is the fourth of the file."""
     return "\n".join(["services:", "  web:", f"    image: {SLIM}", *lines, ""])
+
+
+def check(folder: Path, text: str) -> list[str]:
+    """Check a file in the long form, which Compose's model of it has too. Needs no Compose."""
+    path = folder / "docker-compose.yaml"
+    path.write_text(text)
+    return check_model(ComposeFile.read(path), yaml.safe_load(text))
+
+
+def of_web(text: str) -> str:
+    """A file with a service `web` that has these settings."""
+    return f"services:\n  web:\n    image: x\n    {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("privileged: true", "privileged: a privileged container is root on the host"),
+        ("devices: [{source: /dev/kvm}]", "devices: devices of the host"),
+        ("device_cgroup_rules: ['c 1:3 mr']", "device_cgroup_rules: devices of the host"),
+        ("gpus: [{count: 1}]", "gpus: GPUs are requested in task.toml"),
+        ("cgroup_parent: /x", "cgroup_parent: a task must not choose"),
+        ("oom_kill_disable: true", "oom_kill_disable: a service that the kernel cannot kill"),
+        ("pid: host", "pid: it would see the processes of the host"),
+        ("uts: host", "uts: it would share the host's UTS namespace"),
+        ("userns_mode: host", "userns_mode: it would leave the daemon's user namespace"),
+        ("cgroup: host", "cgroup: it would see the host's control groups"),
+        ("runtime: other", "runtime: it is set for all containers of a run"),
+        ("volumes_from: [other]", "volumes_from: name the volumes instead"),
+        ("external_links: [other]", "external_links: containers outside of the task"),
+        ("use_api_socket: true", "use_api_socket: access to the daemon's socket"),
+        ("provider: {type: x}", "provider: it would run a command on the host"),
+        ("credential_spec: {file: x}", "credential_spec: it would read the host's credentials"),
+        ("nonsense: 1", "nonsense: unknown key"),
+        ("network_mode: host", "network_mode: host is not the project's own network"),
+        ("network_mode: 'container:x'", "network_mode: container:x is not"),
+        ("network_mode: 'service:main'", "network_mode: service:main is not"),
+        ("ipc: host", "ipc: host is not the service's own memory"),
+        ("ipc: 'service:main'", "ipc: service:main is not"),
+        ("cap_add: [SYS_ADMIN]", "cap_add: SYS_ADMIN is not allowed"),
+        ("cap_add: [cap_net_raw]", "cap_add: NET_RAW is not allowed"),
+        ("cap_add: [ALL]", "cap_add: ALL is not allowed"),
+        ("security_opt: ['seccomp:unconfined']", "security_opt: seccomp:unconfined weakens"),
+        ("security_opt: ['no-new-privileges:false']", "security_opt: no-new-privileges:false"),
+        ("post_start: [{command: x, privileged: true}]", "a privileged hook is root on the host"),
+        ("pre_stop: [{command: x, privileged: true}]", "a privileged hook is root on the host"),
+        ("deploy: {resources: {reservations: {devices: [{count: 1}]}}}", "GPUs are requested"),
+        ("deploy: {resources: {reservations: {generic_resources: [{}]}}}", "GPUs are requested"),
+        ("depends_on: {main: {condition: service_started}}", "depends_on: main starts last"),
+        ("networks: {default: {ipv4_address: 10.0.0.9}}", "addresses cannot be fixed"),
+        ("build: {context: /}", "outside of the task's environment folder"),
+        ("build: {context: ., dockerfile: ../../x}", "outside of the task's environment folder"),
+        ("build: {context: 'https://files.example/x.git'}", "context must be a folder of the task"),
+        ("build: {context: 'git@files.example:x'}", "context must be a folder of the task"),
+        ("build: {context: ., network: host}", "build.network: not supported"),
+        ("build: {context: ., ssh: [default]}", "build.ssh: not supported"),
+        ("build: {context: ., privileged: true}", "build.privileged: not supported"),
+        ("build: {context: ., additional_contexts: {a: /}}", "build.additional_contexts: not"),
+        ("volumes: [{type: bind, source: /etc, target: /t}]", "outside of the task's"),
+        ("volumes: [{type: bind, source: ../x, target: /t}]", "outside of the task's"),
+        ("volumes: [{type: bind, source: ./link, target: /t}]", "outside of the task's"),
+        ("volumes: [{type: bind, source: /, target: /t}]", "access to the daemon's socket"),
+        ("volumes: [{type: bind, source: /run, target: /t}]", "access to the daemon's socket"),
+        (
+            "volumes: [{type: bind, source: /var/run/docker.sock, target: /t}]",
+            "access to the daemon's socket",
+        ),
+        (
+            "volumes: [{type: bind, source: ., target: /t, bind: {propagation: shared}}]",
+            "volumes.propagation: mounts are not shared with the host",
+        ),
+        ("volumes: [{type: npipe, source: x, target: /t}]", "mounts of type npipe"),
+        (
+            "volumes: [{type: volume, source: v, target: /t, volume: {subpath: x}}]",
+            "volumes.subpath: not supported",
+        ),
+    ],
+)
+def test_a_setting_that_weakens_the_sandbox_is_refused_without_asking_compose(
+    tmp_path: Path, setting: str, words: str
+):
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(SandboxUnsupported) as caught:
+        check(tmp_path, of_web(setting))
+    key = setting.partition(":")[0]
+    assert f"docker-compose.yaml:4: services.web.{key}" in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("networks: {n: {external: true}}", "networks.n.external: "),
+        ("networks: {n: {driver: host}}", "networks.n.driver: host is not an isolated network"),
+        ("networks: {n: {ipam: {config: [{subnet: 10.9.0.0/24}]}}}", "addresses cannot be fixed"),
+        ("networks: {n: {driver_opts: {a: b}}}", "networks.n.driver_opts: "),
+        ("volumes: {v: {external: true}}", "volumes.v.external: "),
+        ("volumes: {v: {driver: nfs}}", "volumes.v.driver: "),
+        ("volumes: {v: {driver_opts: {o: bind}}}", "it could mount folders of the host"),
+        ("secrets: {s: {file: ../x}}", "outside of the task's environment folder"),
+        ("secrets: {s: {environment: HOME}}", "only a file of the task or content"),
+        ("configs: {c: {file: /etc/passwd}}", "outside of the task's environment folder"),
+        ("configs: {c: {external: true}}", "only a file of the task or content"),
+        ("nonsense: {a: {b: c}}", "nonsense: unknown key"),
+        ("services: {main: {image: x, command: nginx}}", "main is the sandbox and runs no command"),
+        ("services: {main: {image: x, entrypoint: [/start.sh]}}", "main is the sandbox and runs"),
+        ("services: {main: {image: x, network_mode: none}}", "main is the sandbox itself"),
+        ("services: {main: {image: x, privileged: true}}", "is root on the host"),
+    ],
+)
+def test_a_part_of_the_file_that_reaches_outside_is_refused_without_asking_compose(
+    tmp_path: Path, text: str, words: str
+):
+    with pytest.raises(SandboxUnsupported) as caught:
+        check(tmp_path, text)
+    assert "docker-compose.yaml:1: " in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "cap_add: [CHOWN]",
+        "cap_drop: [ALL]",
+        "security_opt: ['no-new-privileges:true']",
+        "privileged: false",
+        "network_mode: none",
+        "network_mode: 'service:other'",
+        "ipc: private",
+        "x-note: {privileged: true}",
+        "post_start: [{command: x}]",
+        "build: {context: ., dockerfile: Dockerfile, args: {A: b}, target: t}",
+        "volumes: [{type: bind, source: ./inside, target: /t}, {type: tmpfs, target: /m}]",
+        f"volumes: [{{type: bind, source: {HOST_LOGS}/verifier, target: /logs/verifier}}]",
+        "networks: {default: {aliases: [a], priority: 1}}",
+    ],
+)
+def test_a_harmless_setting_is_accepted_without_a_warning(tmp_path: Path, setting: str):
+    assert check(tmp_path, of_web(setting)) == []
+
+
+def test_the_commands_of_main_that_only_wait_are_accepted(tmp_path: Path):
+    for command in ("sleep infinity", "[tail, -f, /dev/null]", "[sh, -c, sleep infinity]", "bash"):
+        assert check(tmp_path, f"services: {{main: {{image: x, command: {command}}}}}\n") == []
+
+
+def test_settings_that_would_collide_between_trials_are_a_warning(tmp_path: Path):
+    (warning,) = check(tmp_path, of_web("ports: [{target: 80}]"))
+    assert "docker-compose.yaml:4: services.web.ports: trials run in parallel" in warning
+    (warning,) = check(tmp_path, of_web("container_name: web"))
+    assert "the name is not used" in warning
 
 
 @pytest.mark.parametrize(

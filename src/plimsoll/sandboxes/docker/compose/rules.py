@@ -5,6 +5,7 @@ Supported keys are listed, not only refused ones, so an unlisted key is refused 
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from plimsoll.sandboxes.docker.compose.compose_file import (
     ComposeFile,
@@ -180,11 +181,11 @@ def _check_ipc(file: ComposeFile, name: str, value: object) -> None:
         file.refuse("services", name, "ipc", why=f"{value} is not the service's own memory")
 
 
-def _check_hooks(file: ComposeFile, name: str, value: object) -> None:
+def _check_hooks(key: str, file: ComposeFile, name: str, value: object) -> None:
     for hook in rows(value):
         if table(hook).get("privileged"):
             why = "a privileged hook is root on the host"
-            file.refuse("services", name, "privileged", why=why)
+            file.refuse("services", name, key, "privileged", why=why)
 
 
 def _check_deploy(file: ComposeFile, name: str, value: object) -> None:
@@ -265,8 +266,8 @@ _CHECKS: Mapping[str, Callable[[ComposeFile, str, object], None]] = {
     "security_opt": _check_security,
     "network_mode": _check_network_mode,
     "ipc": _check_ipc,
-    "post_start": _check_hooks,
-    "pre_stop": _check_hooks,
+    "post_start": partial(_check_hooks, "post_start"),
+    "pre_stop": partial(_check_hooks, "pre_stop"),
     "deploy": _check_deploy,
     "depends_on": _check_depends,
     "networks": _check_service_networks,
