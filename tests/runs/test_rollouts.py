@@ -423,13 +423,6 @@ async def test_a_slow_group_delays_the_others_by_at_most_its_slack(
     check_audit(run)
 
 
-async def test_finished_groups_leave_no_memory(make_config: MakeConfig, tmp_path: Path):
-    config = make_config("coin-a", "coin-b", steps=10)
-    async with Rollouts(config, out=tmp_path / "run") as rollouts:
-        await all_batches(rollouts)
-        await until(lambda: len(rollouts.restored.buffer) == 0, 5)
-
-
 def test_a_config_without_tasks_or_an_end_is_rejected(make_config: MakeConfig, tmp_path: Path):
     with pytest.raises(UsageError, match=r"\[run\] steps"):
         Rollouts(make_config("coin-a"))
