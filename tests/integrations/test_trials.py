@@ -44,6 +44,8 @@ async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path
     (line,) = token_rows(row.trajectory)
     (sample,) = read_stored(row.trajectory).branches()
     assert (row.reward, row.cause) == (1.0, None)
+    assert row.turns == 2 and row.answer_tokens == line.trained
+    assert row.prompt_tokens and row.sandbox_seconds and row.trial and row.folder
     assert line.prompt + line.completion == list(sample.ids)
     assert line.trained == sum(sample.mask) and line.turns == 2
     assert [p for p, m in zip(line.logprobs, line.mask, strict=True) if not m] == [0.0] * (

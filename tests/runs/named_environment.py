@@ -13,6 +13,7 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.events import Segment
 from plimsoll.testing.waiting import until
+from plimsoll.trials.policy_session import PolicyUsage
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.messages import (
     EnvironmentOptions,
@@ -22,11 +23,17 @@ from plimsoll.workers.messages import (
     SandboxReport,
 )
 
-__all__ = ["NamedEnvironment", "named"]
+__all__ = ["START_SECONDS", "USAGE", "NamedEnvironment", "named"]
+
+USAGE = PolicyUsage(turns=2, prompt_tokens=30, answer_tokens=10)
+START_SECONDS = 0.25
 
 
 class NamedEnvironment:
-    """Grades by the first word of a task's name, and never starts a sandbox."""
+    """Grades by the first word of a task's name, and never starts a sandbox.
+
+    Every trial has the same usage and start time.
+    """
 
     def __init__(self) -> None:
         self._version = FIRST_VERSION
@@ -38,8 +45,10 @@ class NamedEnvironment:
             ticket=order.ticket,
             verdict=verdict,
             seconds=0.01,
+            phases={"start": START_SECONDS},
             segments=(Segment(began, 5), Segment(self._version, 5)),
             trial=secrets.token_hex(8),
+            usage=USAGE,
         )
 
     async def _verdict(self, order: Order) -> Verdict:

@@ -7,6 +7,7 @@ from plimsoll.config.run import default_concurrency
 from plimsoll.core.endings import Ending
 from plimsoll.runs.evaluation.eval_run import exit_code
 from plimsoll.runs.files.results import Row, Tally, row_of
+from plimsoll.trials.policy_session import PolicyUsage
 from plimsoll.trials.verdicts import Cause, Evidence, Graded, Verdict, Void
 from plimsoll.workers.messages import Order, Result
 
@@ -54,6 +55,48 @@ def test_a_void_row_carries_no_reward_and_a_graded_one_no_cause():
     assert (bad.cause, bad.reason) == (Cause.GRADER, "it broke")
     assert (good.verdict, good.cause, good.reason) == ("graded", None, None)
     assert (good.reward, good.rewards, good.ending) == (0.5, {"reward": 0.5}, "submitted")
+
+
+def test_a_row_has_all_figures_of_its_trial():
+    order = Order(
+        ticket="g/0.1",
+        group="g",
+        task="/tasks/x",
+        name="set/x",
+        attempt=3,
+        folder="/run/trials/x.3",
+        agent="nop",
+    )
+    result = Result(
+        ticket="g/0.1",
+        verdict=Graded(0.5, Ending.BUDGET, {"reward": 0.5, "style": 1.0}),
+        seconds=1.23456,
+        phases={"start": 0.123456, "agent": 1.0, "paused": 2.34567},
+        trial="beef",
+        trajectory="trajectories/g_0.1.jsonl.zst",
+        usage=PolicyUsage(turns=2, prompt_tokens=30, answer_tokens=10),
+    )
+    assert row_of(order, result, folder="trials/x.3~2") == Row(
+        task="set/x",
+        attempt=3,
+        verdict="graded",
+        reward=0.5,
+        rewards={"reward": 0.5, "style": 1.0},
+        ending=Ending.BUDGET,
+        cause=None,
+        reason=None,
+        seconds=1.235,
+        agent="nop",
+        ticket="g/0.1",
+        trial="beef",
+        folder="trials/x.3~2",
+        trajectory="trajectories/g_0.1.jsonl.zst",
+        turns=2,
+        prompt_tokens=30,
+        answer_tokens=10,
+        sandbox_seconds=0.1235,
+        paused_seconds=2.346,
+    )
 
 
 def test_a_void_row_keeps_the_ending_of_the_agent():

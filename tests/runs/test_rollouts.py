@@ -10,19 +10,23 @@ from pathlib import Path
 
 import pytest
 from rollout_runs import MakeConfig, all_batches, check_audit, prompts, rows
+from scripted_workers import ONE, ScriptedWorkers
 
 from plimsoll.cli.views.status import progress_line
 from plimsoll.config.file import Config
 from plimsoll.core.errors import LedgerError, UsageError, WorkerError
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.report import make_report
-from plimsoll.runs import worker_setup
+from plimsoll.runs import session, worker_setup
 from plimsoll.runs.batches import Batch
 from plimsoll.runs.files.status import read_status
+from plimsoll.runs.files.steps import StepReport, TrainerFigures, last_steps
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
+from plimsoll.trials.verdicts import Verdict
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Exit, Opening
+from plimsoll.workers.messages import Order
 
 
 async def test_each_prompt_is_used_once_and_the_last_step_leaves_no_extra_rollout(
@@ -374,6 +378,25 @@ async def test_the_error_that_ended_a_run_is_raised_without_another_batch_reques
     assert "workers die repeatedly" in read_status(tmp_path / "run/status.json").why
 
 
+async def test_the_figures_of_a_trainer_of_ones_own_are_in_the_line_of_its_step(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def trial(order: Order) -> Verdict:
+        return ONE
+
+    monkeypatch.setattr(session, "make_workers", lambda *_, **__: ScriptedWorkers(trial, 4))
+    update = StepReport(loss=0.25, tokens=8, samples=4, learning_rate=0.5, seconds=1.5)
+    figures = TrainerFigures(update=update, update_seconds=2.0, read_seconds=0.5, untrainable=3)
+    async with Rollouts(make_config("a", steps=2), out=tmp_path / "run") as rollouts:
+        async for batch in rollouts.batches():
+            await rollouts.commit(batch, figures=figures if batch.step == 1 else None)
+    first, second = last_steps(tmp_path / "run/steps.jsonl", 9, up_to=9)
+    assert (first.update, first.untrainable) == (update, 3)
+    assert (first.seconds.update, first.seconds.read) == (2.0, 0.5)
+    assert first.tokens_per_second is not None
+    assert (second.update, second.untrainable, second.tokens_per_second) == (None, None, None)
+
+
 async def test_undone_steps_are_not_reported(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=4)
     run = tmp_path / "run"
@@ -421,13 +444,6 @@ async def test_a_slow_group_delays_the_others_by_at_most_its_slack(
         assert member.head.number >= 4 - 2
     assert batches[-1].age <= 2
     check_audit(run)
-
-
-async def test_finished_groups_leave_no_memory(make_config: MakeConfig, tmp_path: Path):
-    config = make_config("coin-a", "coin-b", steps=10)
-    async with Rollouts(config, out=tmp_path / "run") as rollouts:
-        await all_batches(rollouts)
-        await until(lambda: len(rollouts.restored.buffer) == 0, 5)
 
 
 def test_a_config_without_tasks_or_an_end_is_rejected(make_config: MakeConfig, tmp_path: Path):

@@ -15,7 +15,7 @@ from plimsoll.ledger.events import Segment
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.reported_tokens import AnsweredRequest
-from plimsoll.trials.verdicts import Graded
+from plimsoll.trials.verdicts import Cause, Graded, Void
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Kind,
@@ -24,7 +24,14 @@ from plimsoll.workers.messages import (
     SandboxReport,
 )
 
-__all__ = ["CoinEnvironment", "coins", "loses_all_groups", "loses_first_group", "without_ids"]
+__all__ = [
+    "CoinEnvironment",
+    "coins",
+    "loses_all_groups",
+    "loses_first_group",
+    "voids_first_trial",
+    "without_ids",
+]
 
 
 class CoinEnvironment:
@@ -75,6 +82,21 @@ async def loses_first_group(options: EnvironmentOptions) -> AsyncIterator[CoinEn
 @contextlib.asynccontextmanager
 async def loses_all_groups(options: EnvironmentOptions) -> AsyncIterator[CoinEnvironment]:
     yield CoinEnvironment(("",))
+
+
+class FirstTrialVoid(CoinEnvironment):
+    """The first trial of a run is void, and its retry is graded."""
+
+    async def run(self, order: Order) -> Result:
+        result = await super().run(order)
+        if order.ticket != "0-0/0.0":
+            return result
+        return msgspec.structs.replace(result, verdict=Void(Cause.SANDBOX, "no space"))
+
+
+@contextlib.asynccontextmanager
+async def voids_first_trial(options: EnvironmentOptions) -> AsyncIterator[CoinEnvironment]:
+    yield FirstTrialVoid()
 
 
 class WithoutIds(CoinEnvironment):

@@ -165,6 +165,30 @@ async def test_a_group_without_its_trajectory_is_rolled_out_again(
     check_ledger(run)
 
 
+async def test_the_line_of_a_step_has_its_loss_its_times_and_the_void_trials(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Reporting(CountingLearner):
+        def step(self, items: Sequence[TrainingSample]) -> StepReport:
+            return replace(super().step(items), loss=self.steps / 2, tokens=9)
+
+    monkeypatch.setenv("PLIMSOLL_STAND_IN", "loop_environment:voids_first_trial")
+    await train(make_config(2, every=2), tmp_path / "run", Reporting(), RecordingPolicy())
+    lines = [json.loads(line) for line in (tmp_path / "run/steps.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["version"]) for line in lines] == [(1, "1"), (2, "2")]
+    assert [line["update"]["loss"] for line in lines] == [0.5, 1.0]
+    assert [line["update"]["tokens"] for line in lines] == [9, 9]
+    assert [line["void"] for line in lines] == [{"sandbox": 1}] * 2
+    assert [line["graded"] for line in lines] == [4, 4]
+    phases = {"total", "wait", "read", "update", "checkpoint", "publish"}
+    assert set(lines[0]["seconds"]) == phases
+    measured = [{name for name in phases if line["seconds"][name] is not None} for line in lines]
+    assert measured == [phases - {"checkpoint"}, phases]
+    for line in lines:
+        assert line["seconds"]["wait"] > 0
+        assert line["tokens_per_second"] > 0
+
+
 async def test_a_run_without_any_trajectory_stops_and_resumes_once_they_are_back(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

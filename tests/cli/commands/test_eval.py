@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, Popen
 
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
@@ -36,6 +36,25 @@ def test_every_trial_graded_exits_0_and_json_is_all_of_stdout(
         assert set(row) == ROW
         assert (row["verdict"], row["ending"]) == ("graded", "submitted")
         assert (row["cause"], row["reason"]) == (None, None)
+
+
+def test_a_small_evaluation_imports_nothing_of_training_worker_processes_or_docker(
+    write_task: WriteTask, start: Callable[..., Popen[str]]
+):
+    write_task("a")
+    process = start("eval", "tasks", "--json", python=("-X", "importtime", "-m", "plimsoll"))
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert json.loads(out)["graded"] == 1
+    imported = {line.rpartition("|")[2].strip() for line in err.splitlines()}
+    assert "plimsoll.workers.controller.in_process" in imported
+    heavy = {
+        *("torch", "transformers", "safetensors", "numpy", "ray", "zmq", "fsspec", "aiodocker"),
+        *("plimsoll.training", "plimsoll.sandboxes.docker", "plimsoll.runs.cleanup"),
+        *("plimsoll.workers.controller.supervisor", "plimsoll.workers.channel"),
+        *("plimsoll.workers.engines.process", "plimsoll.workers.worker.worker"),
+    }
+    assert imported & heavy == set()
 
 
 def test_a_void_trial_exits_3_and_has_no_number(write_task: WriteTask, plimsoll: Plimsoll):

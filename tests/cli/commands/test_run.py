@@ -95,7 +95,10 @@ def test_json_is_all_of_stdout_and_trajectories_are_named_after_tickets(
     assert stored == {
         f"{row['ticket'].replace('/', '_')}.jsonl.zst" for row in rows(tmp_path / "out")
     }
-    assert all(row["trajectory"] for row in rows(tmp_path / "out"))
+    for row in rows(tmp_path / "out"):
+        # The row of a run has the figures of a row of `plimsoll eval`.
+        assert row["trajectory"] and row["trial"] and row["folder"] and row["sandbox_seconds"]
+        assert row["turns"] == 2 and row["prompt_tokens"] > row["answer_tokens"] > 0
 
 
 def write_pooled_run(folder: Path, **run: object) -> None:

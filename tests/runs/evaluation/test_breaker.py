@@ -12,6 +12,7 @@ from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.tasks.task import Task
+from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.workers.messages import Order
 
@@ -50,6 +51,33 @@ async def test_a_trip_starts_no_trial_and_lets_running_ones_finish(
     assert 16 <= len(workers.orders) <= 16 + 4
     assert run.tally.trials == len(workers.orders)
     assert len(lines(tmp_path / "run/results.jsonl")) == len(workers.orders)
+
+
+async def test_a_trip_withdraws_the_announced_trials_while_others_still_run(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    go = asyncio.Event()
+
+    async def trial(order: Order) -> Verdict:
+        if order.attempt == 1:
+            await go.wait()
+        return Void(Cause.TASK, "no curl")
+
+    run, workers = evaluation(
+        *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
+        attempts=500,
+        concurrency=4,
+        policy=EQUAL,
+        pool="fresh",
+    )
+    running = asyncio.create_task(run.run())
+    await until(lambda: run.breaker.trip is not None)
+    assert any(workers.expected)
+    await until(lambda: workers.expected[-1] == [])
+    assert "a.1" in {one.label for one in run.running}
+    go.set()
+    await running
+    assert workers.expected[-1] == []
 
 
 async def test_a_tripped_run_shows_void_trials_that_await_a_retry(

@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+from dataclasses import astuple
 from pathlib import Path
 
 import msgspec
 import pytest
+from named_environment import START_SECONDS, USAGE
 from rollout_runs import MakeConfig, all_batches, check_audit, rows
 
 from plimsoll.core.errors import UsageError
@@ -75,6 +77,24 @@ async def test_void_trials_are_retried_and_ungraded_tasks_are_not_in_the_mean(
     causes = [row.cause for row in held_out_rows(tmp_path / "run")]
     assert causes.count("lost") >= 1
     check_audit(tmp_path / "run")
+
+
+async def test_training_and_held_out_rows_have_the_figures_of_their_trials(
+    make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config("coin-a", heldout=("coin-z", "void-z"), steps=1)
+    run = tmp_path / "run"
+    async with Rollouts(config, out=run) as rollouts:
+        await rollouts.evaluate("before")
+        await all_batches(rollouts)
+    written = [*rows(run), *held_out_rows(run)]
+    # Four of training, and a void held-out trial is tried twice.
+    assert len(written) == 4 + 3
+    for row in written:
+        figures = row.turns, row.prompt_tokens, row.answer_tokens, row.sandbox_seconds
+        assert figures == (*astuple(USAGE), START_SECONDS)
+        assert row.ticket and row.trial and row.folder
+        assert not Path(row.folder).is_absolute()
 
 
 async def test_held_out_trials_start_before_waiting_training_trials(
