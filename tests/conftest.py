@@ -2,9 +2,10 @@ import gc
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parts import need, spec, why_no_compose, why_no_daemon
+from plimsoll.cli.main import main
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -177,3 +179,23 @@ async def sandbox(backend: Backend, image: Image) -> AsyncIterator[Sandbox]:
     made = await backend.create(image, spec())
     yield made
     await made.close()
+
+
+@pytest.fixture
+def plimsoll_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `plimsoll` in this process, in the test's folder: for commands that start no sandbox."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(args)
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(
+            args, int(ended.value.code or 0), printed.out, printed.err
+        )
+
+    return run

@@ -1,9 +1,10 @@
 """Trials for another trainer follow the rules of a run."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from outside_files import read_rows, write_config
@@ -18,10 +19,17 @@ from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.worker.policy_service import ServedPolicy
 from plimsoll.workers.worker.trajectory_store import read_stored
 
+Plimsoll = Callable[..., CompletedProcess[str]]
+
 
 @asynccontextmanager
 async def trials_of(
-    config: Path, out: Path, *, keep_going: bool = False, key: str | None = None
+    config: Path,
+    out: Path,
+    *,
+    keep_going: bool = False,
+    key: str | None = None,
+    kind: str = "trials",
 ) -> AsyncIterator[tuple[Trials, ScriptedServer]]:
     """Trials whose policy runs one command and submits."""
 
@@ -32,7 +40,7 @@ async def trials_of(
     async with serve_script(script) as server:
         server.key = key or ""
         served = ServedPolicy((server.url,), key)
-        async with Trials(config, served, out=out, keep_going=keep_going) as trials:
+        async with Trials(config, served, out=out, kind=kind, keep_going=keep_going) as trials:
             yield trials, server
 
 
@@ -76,13 +84,30 @@ async def test_a_void_trial_is_tried_again_and_never_becomes_a_number(tmp_path, 
     assert {row.reward for row in tried} == {None}
 
 
-async def test_a_trial_is_graded_once_its_failed_policy_answers_again(tmp_path, home):
+async def test_a_trial_is_graded_once_its_failed_policy_answers_again(
+    tmp_path, home, plimsoll_here
+):
     config = write_config(tmp_path, home, "touch")
-    async with trials_of(config, tmp_path / "run") as (trials, server):
+    async with trials_of(config, tmp_path / "run", kind="trl") as (trials, server):
         server.faults.extend([401])
         row = await trials.run("touch", "1")
     assert row.reward == 1.0
     assert [row.cause for row in read_rows(tmp_path / "run")] == [Cause.POLICY, None]
+    check_commands(plimsoll_here)
+
+
+def check_commands(plimsoll_here: Plimsoll) -> None:
+    """Check that the run of one trial is shown and audited like others, and is not resumed."""
+    checked = plimsoll_here("ledger", "./run", "--check")
+    assert checked.returncode == 0, checked.stdout
+    assert "1/1 trials   mean 1.00   void " in plimsoll_here("status", "./run").stdout
+    assert "run is not running" in plimsoll_here("stop", "./run").stdout
+    refused = plimsoll_here("resume", "./run")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "plimsoll: run was driven by trl and cannot be resumed here: start the trainer again, with "
+        "another output folder\n"
+    )
 
 
 async def test_a_start_with_only_void_trials_trips_the_breaker(tmp_path, home):

@@ -65,6 +65,10 @@ class NamedEnvironment:
             case "waits":
                 await until((run / "go").exists, 60)
                 return _graded(1)
+            case "later":
+                if order.attempt > 4:  # the trials of the first batch end at once
+                    await until((run / "go").exists, 60)
+                return _graded(1)
             case "half":
                 if "/0." in order.ticket:
                     return Void(Cause.TASK, "the task is broken")

@@ -30,7 +30,7 @@ from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import WorkerStatus
 from plimsoll.workers.messages import Kind, Order, Result
 
-__all__ = ["HALF", "ONE", "ScriptedWorkers", "evaluation"]
+__all__ = ["HALF", "ONE", "ScriptedWorkers", "Trial", "evaluation", "use_workers"]
 
 ONE = Graded(1.0, Ending.SUBMITTED, {"reward": 1.0})
 HALF = Graded(0.5, Ending.SUBMITTED, {"reward": 0.5})
@@ -116,6 +116,13 @@ class ScriptedWorkers:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
 
+def use_workers(monkeypatch: pytest.MonkeyPatch, trial: Trial, slots: int = 2) -> ScriptedWorkers:
+    """Workers for the next run of this process, in place of real ones."""
+    workers = ScriptedWorkers(trial, slots)
+    monkeypatch.setattr(session, "make_workers", lambda *_, **__: workers)
+    return workers
+
+
 def evaluation(
     monkeypatch: pytest.MonkeyPatch,
     tasks: Sequence[Task],
@@ -131,8 +138,7 @@ def evaluation(
     pool: str | None = None,
 ) -> tuple[TrialSetRun, ScriptedWorkers]:
     """An evaluation of these tasks, and its workers."""
-    workers = ScriptedWorkers(trial, concurrency)
-    monkeypatch.setattr(session, "make_workers", lambda *_, **__: workers)
+    workers = use_workers(monkeypatch, trial, concurrency)
     placement = Placement(concurrency=concurrency)
     config = evaluation_config(Config(), placement, agent="oracle")
     config = config.model_copy(update={"pool": config.pool.model_copy(update={"reuse": pool})})

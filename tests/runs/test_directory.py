@@ -74,7 +74,10 @@ def test_a_folder_without_trials_is_accepted(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "name",
-    ["config.toml", "results.jsonl", "summary.json", "steps.jsonl", "ledger.db", "checkpoints/v"],
+    [
+        *("config.toml", "request.json", "results.jsonl", "summary.json", "steps.jsonl"),
+        *("ledger.db", "checkpoints/v"),
+    ],
 )
 def test_a_folder_with_foreign_files_of_reserved_names_is_rejected_unchanged(
     tmp_path: Path, name: str
@@ -110,7 +113,8 @@ async def test_discarding_a_run_keeps_an_existing_config(
 
 def test_files_of_a_killed_start_do_not_block_the_next(tmp_path: Path):
     killed = RunDirectory.create(tmp_path / "run", now=NOW)
-    killed.config.write_text("its own")
+    for settings in (killed.config, killed.request):
+        settings.write_text("its own")
     (tmp_path / "run/ledger.lock").touch()
     (tmp_path / "run/ledger.txt").write_text("mine")
     again = RunDirectory.create(tmp_path / "run", now=NOW)

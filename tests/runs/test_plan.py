@@ -1,4 +1,4 @@
-"""From a config to a plan: the server of the policy, the modes, and the paths."""
+"""From a config to a plan: the server of the policy, the modes, the paths and the tasks."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -18,6 +18,12 @@ from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.recovery import checkpoints_of
 from plimsoll.runs.rollouts import Rollouts
+from plimsoll.runs.validation.records import (
+    RecordFolder,
+    TaskRecord,
+    TaskRecords,
+    digest_task,
+)
 from plimsoll.runs.worker_setup import worker_spec
 from plimsoll.workers.worker.policy_service import PolicySpec, ServedPolicy, policy_for
 
@@ -265,3 +271,68 @@ def test_a_config_without_an_end_is_rejected_with_both_remedies(
     (tmp_path / "run.toml").write_text('[run]\ntasks = "tasks"\n')
     with pytest.raises(UsageError, match=r"\[run\] steps or epochs"):
         Plan.make(load_config(tmp_path / "run.toml"))
+
+
+def validate(folder: Path, *, valid: tuple[str, ...] = (), failed: tuple[str, ...] = ()) -> None:
+    """Record these tasks of a folder as validated, or as quarantined."""
+    reasons = dict.fromkeys(valid) | dict.fromkeys(failed, "the oracle is graded 0")
+    made = [
+        TaskRecord(
+            task=name,
+            backend="local",
+            ok=reason is None,
+            reason=reason,
+            flaky=None,
+            maximum=1.0,
+            oracle=[],
+            nop=[],
+            digest=digest_task(folder / name),
+            date="2031-02-03",
+        )
+        for name, reason in reasons.items()
+    ]
+    TaskRecords.add(RecordFolder.of(folder), made)
+
+
+def test_a_run_that_requires_validation_is_not_started_with_unvalidated_tasks(
+    write: Write, tmp_path: Path
+):
+    held_out = '[evaluation]\ntasks = "heldout"\n'
+    required = f"{held_out}[breaker]\nrequire_validation = true"
+    tasks, heldout = tmp_path / "tasks", tmp_path / "heldout"
+    with pytest.raises(UsageError, match=r"nothing was run: 1 of 1 tasks") as refused:
+        Plan.make(write(required, agent="oracle"))
+    assert "  a: never validated" in str(refused.value)
+    assert f"validate them: plimsoll validate {tasks} --backend local" in str(refused.value)
+    validate(tasks, valid=("a",))
+    with pytest.raises(UsageError, match=f"plimsoll validate {heldout} --backend local"):
+        Plan.make(write(required, agent="oracle"))
+    validate(heldout, valid=("b",))
+    Plan.make(write(required, agent="oracle"))
+    (tasks / "a/instruction.md").write_text("Do it well.\n")
+    with pytest.raises(UsageError, match="a: changed since it was validated"):
+        Plan.make(write(required, agent="oracle"))
+    # It is not required by default.
+    Plan.make(write(held_out, agent="oracle"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "first", "second"), [("tasks", "a", "c"), ("heldout", "b", "e")]
+)
+def test_after_validation_a_run_starts_only_if_at_most_half_of_each_set_failed(
+    write: Write, make_tasks: MakeTasks, tmp_path: Path, folder: str, first: str, second: str
+):
+    make_tasks("c", "d", into="tasks")
+    make_tasks("e", "f", into="heldout")
+    validate(tmp_path / "tasks", valid=("a", "c", "d"))
+    validate(tmp_path / "heldout", valid=("b", "e", "f"))
+    config = write('[evaluation]\ntasks = "heldout"', agent="oracle")
+    validate(tmp_path / folder, failed=(first,))
+    plan = Plan.make(config).validated()
+    assert len(plan.left_out) == 1
+    validate(tmp_path / folder, failed=(second,))
+    with pytest.raises(UsageError) as refused:
+        Plan.make(config).validated()
+    said = str(refused.value)
+    assert said.startswith(f"nothing was run: 2 of 3 tasks in {tmp_path / folder} cannot be graded")
+    assert f"  {first}: quarantined: the oracle is graded 0" in said

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,38 @@ def test_a_component_is_installed_once(tmp_path: Path):
     assert (second.made, second.kept) == ((), ("tool",))
     assert second.parts == first.parts == read_manifest(tmp_path / "layer")
     assert first.parts["tool"].python == PYTHON
+
+
+def test_changed_and_damaged_components_are_installed_again_and_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    installed: list[str] = []
+
+    def install(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
+        """Stands in for pip, which takes seconds."""
+        del env
+        (package,) = (word for word in command if "==" in word)
+        installed.append(package)
+        (cwd / package.partition("==")[0] / "main.py").write_text(package)
+
+    monkeypatch.setattr("plimsoll.agents.layer.bake.run_command", install)
+    other = Component("other", "1.0", "pip", ("other=={version}",), for_python=True)
+    file = tmp_path / "layer/tool/main.py"
+    baked(tmp_path, PIP, other)
+    assert baked(tmp_path, PIP, other).kept == ("tool", "other")
+    assert installed == ["tool==1.0", "other==1.0"]
+    new = PIP.with_version("2.0")
+    assert baked(tmp_path, new, other).made == ("tool",)
+    assert file.read_text() == "tool==2.0"
+    file.write_text("")
+    assert baked(tmp_path, new, other).made == ("tool",)
+    assert file.read_text() == "tool==2.0"
+    shutil.rmtree(tmp_path / "layer/tool")
+    assert baked(tmp_path, new, other).made == ("tool",)
+    # Compiled packages are for one version of Python.
+    again = bake(tmp_path / "layer", (new, other), "3.99", lambda _: None)
+    assert again.made == ("tool", "other")
+    assert len(installed) == 7
 
 
 @pytest.mark.slow

@@ -1,9 +1,13 @@
 """`plimsoll eval` with real tasks in real sandboxes."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess, Popen
+
+import pytest
+from run_files import marked
 
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
@@ -14,13 +18,22 @@ WHOLE = {"tasks", "trials", "graded", "void", "mean_reward", "trials_per_minute"
 UNGRADED = "#!/bin/bash\ntrue\n"
 
 
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["in process", "two workers"])
 def test_every_trial_graded_exits_0_and_json_is_all_of_stdout(
-    write_task: WriteTask, plimsoll: Plimsoll
+    write_task: WriteTask,
+    plimsoll: Plimsoll,
+    tmp_path: Path,
+    mark: str,
+    workers: tuple[str, ...],
 ):
     write_task("a")
     write_task("b", test="#!/bin/bash\necho 0.5 > /logs/verifier/reward.txt\n")
-    ended = plimsoll("eval", "tasks", "--json", "--attempts", "2")
+    ended = plimsoll("eval", "tasks", "--json", "--attempts", "2", *workers)
     assert ended.returncode == 0, ended.stderr
+    assert marked(mark) == {}
+    (run,) = (tmp_path / "runs").iterdir()
+    number = 2 if workers else 1
+    assert tomllib.loads((run / "config.toml").read_text())["workers"]["number"] == number
     report = json.loads(ended.stdout)
     assert set(report) == WHOLE
     assert (report["tasks"], report["trials"], report["graded"]) == (2, 4, 4)

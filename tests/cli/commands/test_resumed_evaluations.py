@@ -90,7 +90,11 @@ def test_a_killed_eval_is_resumed_and_runs_no_finished_trial_again(
 
 
 def test_a_killed_validate_is_resumed_and_records_every_task(
-    write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path
+    write_task: WriteTask,
+    start: Start,
+    plimsoll: Plimsoll,
+    plimsoll_here: Plimsoll,
+    tmp_path: Path,
 ):
     graded = "#!/bin/bash\n[ -e /tmp/done ] && echo 1 > /logs/verifier/reward.txt || "
     graded += "echo 0 > /logs/verifier/reward.txt\n"
@@ -104,6 +108,9 @@ def test_a_killed_validate_is_resumed_and_records_every_task(
     before = finished(run)
     assert len(before) < 8
     assert not (tmp_path / "tasks/.plimsoll/validation.json").exists()
+    shown = plimsoll_here("status", run.name).stdout
+    assert f"run runs/{run.name} · killed\n" in shown
+    assert "/8 trials   mean " in shown
 
     ended = plimsoll("resume", run.name, "--json")
 
@@ -116,8 +123,12 @@ def test_a_killed_validate_is_resumed_and_records_every_task(
     assert plimsoll("ledger", run.name, "--check").returncode == 0
 
 
-def test_a_stopped_eval_can_be_resumed_and_has_no_results_for_cancelled_trials(
-    write_task: WriteTask, start: Start, plimsoll: Plimsoll, tmp_path: Path
+def test_a_stopped_eval_can_be_moved_and_resumed_and_has_no_results_for_cancelled_trials(
+    write_task: WriteTask,
+    start: Start,
+    plimsoll: Plimsoll,
+    plimsoll_here: Plimsoll,
+    tmp_path: Path,
 ):
     quick = [write_task(f"t{place}") for place in range(2)]
     slow = [write_task(f"t{place}", solve="sleep 100") for place in range(2, 6)]
@@ -126,6 +137,9 @@ def test_a_stopped_eval_can_be_resumed_and_has_no_results_for_cancelled_trials(
     wait_for(lambda: len(rows(run)) >= 2)
     live = json.loads(plimsoll("status", run.name, "--json").stdout)
     assert (live["kind"], live["total"]) == ("eval", 6)
+    said = "progress    2/6 trials   mean 1.00   void 0   "
+    wait_for(lambda: said in plimsoll_here("status", run.name).stdout, process)
+    assert f" · running · pid {process.pid} on " in plimsoll_here("status", run.name).stdout
     stopped = plimsoll("stop", run.name)
     assert stopped.returncode == 0, stopped.stderr
     assert f"plimsoll resume runs/{run.name}" in stopped.stdout
@@ -136,12 +150,18 @@ def test_a_stopped_eval_can_be_resumed_and_has_no_results_for_cancelled_trials(
 
     for task in slow:
         (task / "solution/solve.sh").write_text("#!/bin/bash\ntrue\n")
-    ended = plimsoll("resume", run.name, "--json")
+    moved = tmp_path / "attic/other"
+    moved.parent.mkdir()
+    run.rename(moved)
+    ended = plimsoll("resume", "attic/other", "--json")
 
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["graded"] == 6
-    assert [row["ticket"] for row in rows(run)][:done] == finished(run)[:done]
-    assert len(finished(run)) == 6
+    assert [row["ticket"] for row in rows(moved)][:done] == finished(moved)[:done]
+    assert len(finished(moved)) == 6
+    assert plimsoll_here("ledger", "attic/other", "--check").returncode == 0
+    assert "ended       all trials are done" in plimsoll_here("status", "attic/other").stdout
+    assert not run.exists()
 
 
 def test_resuming_a_finished_eval_runs_nothing_and_prints_the_same_result(

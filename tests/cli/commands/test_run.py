@@ -145,32 +145,6 @@ def test_a_warning_of_several_workers_is_printed_once(
     assert f"warning     {why}" in plimsoll("status", "out").stdout
 
 
-NOISY = """
-import pathlib, threading, time
-from plimsoll.cli.main import main
-
-def make_noise():
-    while not pathlib.Path("out/status.json").exists():
-        time.sleep(0.01)
-    print("a node has died", flush=True)
-
-threading.Thread(target=make_noise, daemon=True).start()
-main()
-"""
-
-
-@pytest.mark.slow
-def test_output_of_libraries_stays_out_of_the_json(
-    write_task: WriteTask, start: Start, tmp_path: Path
-):
-    write_task("a")
-    write_run(tmp_path, steps=2)
-    noisy = start("run", "night.toml", "--out", "out", "--json", python=("-c", NOISY))
-    out, err = noisy.communicate(timeout=60)
-    assert json.loads(out)["done"]
-    assert "a node has died" in err
-
-
 def test_a_run_that_cannot_finish_exits_3_with_the_reason(
     write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
 ):
@@ -186,16 +160,16 @@ def test_a_run_that_cannot_finish_exits_3_with_the_reason(
         assert ["excluded", "a:", "void"] in [line[:3] for line in lines]
 
 
-@pytest.mark.slow
-def test_an_existing_run_directory_is_refused(
-    write_task: WriteTask, plimsoll: Plimsoll, tmp_path: Path
-):
-    write_task("a")
+@pytest.mark.parametrize("file", ["ledger.db", "ledger.json"])
+def test_an_existing_run_directory_is_refused(plimsoll_here: Plimsoll, tmp_path: Path, file: str):
+    (tmp_path / "tasks").mkdir()
     write_run(tmp_path, steps=1)
-    assert plimsoll("run", "night.toml", "--out", "out").returncode == 0
-    ended = plimsoll("run", "night.toml", "--out", "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / file).write_text("the ledger of a run, or its location")
+    ended = plimsoll_here("run", "night.toml", "--out", "out")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "continue it with `plimsoll resume out`" in ended.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [file]
 
 
 def start_two_trials(start: Start, tmp_path: Path) -> tuple[object, Path]:
@@ -385,42 +359,58 @@ def test_clean_removes_leftovers_of_a_killed_run_and_keeps_its_results(
     assert before - {path.name for path in run.iterdir()} == {"status.json.part", "controller.json"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["status", "stop", "resume", "clean", "ledger"])
+BY_NAME = ("status", "stop", "resume", "ledger")
+"""The commands that find a run by its name or its directory. `clean` also asks the backends."""
+
+
+@pytest.mark.parametrize("command", BY_NAME)
 @pytest.mark.parametrize("name", ["", " ", "nigh", "nowhere/at/all"])
-def test_an_unknown_run_name_is_refused(
-    plimsoll: Plimsoll, tmp_path: Path, command: str, name: str
+def test_an_unknown_run_name_is_refused_and_the_runs_are_named(
+    plimsoll_here: Plimsoll, tmp_path: Path, command: str, name: str
 ):
-    (tmp_path / "runs/night").mkdir(parents=True)
-    ended = plimsoll(command, name)
+    make_run(tmp_path / "runs/night")
+    ended = plimsoll_here(command, name)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "the name of the run is empty" in ended.stderr or "no run is called" in ended.stderr
+    problem = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
+    assert ended.stderr == f"plimsoll: {problem}; runs here: night\n"
 
 
-@pytest.mark.slow
+def make_run(folder: Path) -> None:
+    """Make the files by which a directory is recognized as that of a run."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").touch()
+    (folder / "ledger.db").touch()
+
+
 @pytest.mark.parametrize("name", ["night", "runs/night"])
 def test_an_evaluation_directory_is_distinguished_from_a_run_directory(
-    plimsoll: Plimsoll, tmp_path: Path, name: str
+    plimsoll_here: Plimsoll, tmp_path: Path, name: str
 ):
     (tmp_path / "runs/night/trials").mkdir(parents=True)
     (tmp_path / "runs/night/results.jsonl").touch()
-    for command in ("status", "stop", "resume", "ledger"):
-        ended = plimsoll(command, name)
+    for command in BY_NAME:
+        ended = plimsoll_here(command, name)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert "runs/night is the directory of an evaluation: " in ended.stderr
         assert "see: runs/night/results.jsonl" in ended.stderr
 
 
-@pytest.mark.slow
-def test_an_ambiguous_run_name_is_refused(plimsoll: Plimsoll, tmp_path: Path):
-    for folder in (tmp_path / "night", tmp_path / "runs/night"):
-        folder.mkdir(parents=True)
-        (folder / "config.toml").touch()
-        (folder / "ledger.db").touch()
-    for command in ("status", "stop", "resume", "clean", "ledger"):
-        ended = plimsoll(command, "night")
+def test_an_ambiguous_run_name_is_refused(plimsoll_here: Plimsoll, tmp_path: Path):
+    make_run(tmp_path / "night")
+    make_run(tmp_path / "runs/night")
+    for command in (*BY_NAME, "clean"):
+        ended = plimsoll_here(command, "night")
         assert ended.returncode == 2
         assert "matches two runs: write ./night or runs/night" in ended.stderr
+
+
+def test_two_paths_of_one_run_are_not_ambiguous(plimsoll_here: Plimsoll, tmp_path: Path):
+    make_run(tmp_path / "disk/night")
+    (tmp_path / "runs").mkdir()
+    for link in ("night", "runs/night"):
+        (tmp_path / link).symlink_to(tmp_path / "disk/night")
+    ended = plimsoll_here("stop", "night")
+    assert (ended.returncode, ended.stdout) == (0, "night is not running\n")
 
 
 def test_workers_that_cannot_start_are_reported_with_a_remedy(

@@ -9,6 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess, Popen
 
 import pytest
+from run_files import marked
 
 pytestmark = pytest.mark.usefixtures("sandboxes")
 
@@ -160,20 +161,36 @@ def test_quarantined_tasks_are_refused_or_left_out_and_named(honest: WriteTask, 
     assert "not run, quarantined (1):\n  bad  quarantined: the oracle is void" in ended.stdout
 
 
-def test_an_interrupted_validation_keeps_finished_records(
-    honest: WriteTask, start: Callable[..., Popen[str]], tmp_path: Path
+@pytest.mark.parametrize(("how", "workers"), [("interrupted", ()), ("stopped", ("--workers", "1"))])
+def test_an_interrupted_or_stopped_validation_keeps_finished_records(
+    honest: WriteTask,
+    start: Callable[..., Popen[str]],
+    plimsoll_here: Plimsoll,
+    tmp_path: Path,
+    mark: str,
+    how: str,
+    workers: tuple[str, ...],
 ):
     honest("a")
     honest("long", solve="sleep 60")
-    process = start("validate", "tasks", "--concurrency", "2", "--json")
+    process = start("validate", "tasks", "--concurrency", "2", "--json", *workers)
     deadline = time.monotonic() + 120
     while sum(f.read_text().count("\n") for f in tmp_path.glob("runs/*/results.jsonl")) < 3:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    (run,) = (tmp_path / "runs").iterdir()
+    if how == "stopped":
+        assert "worker-1" in plimsoll_here("status", run.name).stdout
+        stopped = plimsoll_here("stop", run.name)
+        assert stopped.returncode == 0, stopped.stderr
+        assert f"has ended · continue: plimsoll resume runs/{run.name}" in stopped.stdout
+    else:
+        process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    ended_by = signal.SIGTERM if how == "stopped" else signal.SIGINT
+    assert process.returncode == 128 + ended_by, err
+    assert marked(mark) == {}
     assert json.loads(out)["not_finished"] == ["long"]
     assert "interrupted: 1 of 2 tasks were not finished" in err
     assert "next: plimsoll validate tasks --backend local" in err

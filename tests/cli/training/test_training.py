@@ -281,7 +281,6 @@ def test_a_checkpoint_of_another_model_is_refused(
     assert (run / "ledger.db").exists()
 
 
-@pytest.mark.slow
 def test_missing_packages_for_training_are_named(
     tasks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,10 +4,12 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
-from scripted_workers import HALF, ONE, evaluation
+from scripted_workers import HALF, ONE, Trial, evaluation, use_workers
 
+from plimsoll.runs.audit import audit
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.policy import Policy
 from plimsoll.runs.files.directory import RunDirectory
@@ -17,6 +19,7 @@ from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.workers.messages import Order
 
 MakeTasks = Callable[..., tuple[Task, ...]]
+Plimsoll = Callable[..., CompletedProcess[str]]
 EQUAL = Policy(expects_equal=True)
 
 
@@ -24,7 +27,7 @@ def is_canary(order: Order) -> bool:
     return order.ticket.startswith("canary-")
 
 
-def scripted(verdict: Callable[[Order], Verdict]) -> Callable[[Order], object]:
+def scripted(verdict: Callable[[Order], Verdict]) -> Trial:
     async def trial(order: Order) -> Verdict:
         await asyncio.sleep(0)
         return verdict(order)
@@ -108,6 +111,40 @@ async def test_keep_going_runs_to_the_end(
     await run.run()
     assert len(workers.orders) == 100
     assert run.breaker.trip is not None
+
+
+@pytest.mark.parametrize("is_fixed", [True, False], ids=["after a fix", "with --keep-going"])
+def test_an_eval_that_the_breaker_stopped_is_resumed_with_its_unfinished_trials(
+    make_tasks: MakeTasks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plimsoll_here: Plimsoll,
+    is_fixed: bool,
+):
+    make_tasks("a")
+    out, broken = tmp_path / "run", Void(Cause.GRADER, "no curl")
+    use_workers(monkeypatch, scripted(lambda _: broken), slots=6)
+    words = ("tasks", "--attempts", "40", "--concurrency", "6", "--out", "run")
+    stopped = plimsoll_here("eval", *words)
+    assert stopped.returncode == 3, stopped.stderr
+    assert "continue: plimsoll resume run" in stopped.stdout
+    tried = [str(line["ticket"]) for line in lines(out / "results.jsonl")]
+    final = {ticket.partition("/")[0] for ticket in tried if ticket.endswith(".1")}
+    assert 0 < len(final) < len(tried) - len(final), "some trials await their retry"
+
+    workers = use_workers(monkeypatch, scripted(lambda _: ONE if is_fixed else broken))
+    resumed = plimsoll_here("resume", "run", "--json", *(() if is_fixed else ("--keep-going",)))
+
+    assert resumed.returncode == 3, resumed.stderr  # some trials are void
+    report = json.loads(resumed.stdout)
+    assert report["trials"] == 40
+    assert report["graded"] == (40 - len(final) if is_fixed else 0)
+    assert ("breaker" in report) is not is_fixed
+    groups = {order.group for order in workers.orders}
+    assert len(groups) == 40 - len(final)
+    assert not groups & final
+    assert not {order.ticket for order in workers.orders} & set(tried)
+    assert audit(out).problems == []
 
 
 async def test_equal_rewards_stop_the_run_in_the_third_batch(

@@ -2,13 +2,16 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import msgspec
 import pytest
 from named_environment import START_SECONDS, USAGE
 from rollout_runs import MakeConfig, all_batches, check_audit, rows
+from scripted_workers import ONE, use_workers
 
 from plimsoll.core.errors import UsageError
 from plimsoll.core.versions import Lineages, Version
@@ -16,6 +19,10 @@ from plimsoll.runs.evaluation.held_out import HeldOutResult, read_held_out
 from plimsoll.runs.files.results import Row
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
+from plimsoll.trials.verdicts import Verdict
+from plimsoll.workers.messages import Order
+
+Plimsoll = Callable[..., CompletedProcess[str]]
 
 
 def held_out_rows(run: Path) -> list[Row]:
@@ -58,6 +65,36 @@ async def test_evaluations_before_between_and_after_steps_do_not_change_training
     told = {row.ticket for row in held_out_rows(run)}
     assert {"eval-before-0/0.0", "eval-after-1/1.0"} <= told
     check_audit(run)
+
+
+def test_a_run_without_training_evaluates_its_held_out_tasks_once_each_time_they_are_due(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plimsoll_here: Plimsoll,
+):
+    async def trial(order: Order) -> Verdict:
+        await asyncio.sleep(0)
+        return ONE
+
+    make_config("a", "b", heldout=("z",), steps=3)
+    config = tmp_path / "run.toml"
+    config.write_text(config.read_text().replace("[evaluation]", "[evaluation]\nevery = 2"))
+    use_workers(monkeypatch, trial)
+    ended = plimsoll_here("run", "run.toml", "--out", "run")
+    assert ended.returncode == 0, ended.stderr
+    assert "held-out reward 1.00 → 1.00" in ended.stdout
+    file = tmp_path / "run/heldout.jsonl"
+    found = msgspec.json.Decoder(HeldOutResult).decode_lines(file.read_bytes())
+    assert [one.step for one in found] == [0, 2, 3]
+    assert {row.task for row in rows(tmp_path / "run")} == {"a", "b"}
+    check_audit(tmp_path / "run")
+    # A resume does not repeat the evaluation of a step.
+    workers = use_workers(monkeypatch, trial)
+    again = plimsoll_here("resume", "run")
+    assert again.returncode == 0, again.stderr
+    assert workers.orders == []
+    assert msgspec.json.Decoder(HeldOutResult).decode_lines(file.read_bytes()) == found
 
 
 async def test_void_trials_are_retried_and_ungraded_tasks_are_not_in_the_mean(
@@ -158,13 +195,10 @@ async def test_unstarted_training_tickets_do_not_delay_the_last_evaluation(
     make_config: MakeConfig, tmp_path: Path
 ):
     ahead = {"depth": 1, "max_running": 4}
-    config = make_config("waits-a", "waits-b", heldout=("coin-z",), attempts=4, steps=9, **ahead)
+    config = make_config("later-a", "later-b", heldout=("coin-z",), attempts=4, steps=9, **ahead)
     run = tmp_path / "run"
     async with Rollouts(config, out=run, trains=False) as rollouts:
-        (run / "go").touch()
-        batch = await anext(rollouts.batches())
-        (run / "go").unlink()
-        await rollouts.commit(batch)
+        await rollouts.commit(await anext(rollouts.batches()))
         await until(lambda: rollouts.status().running == 4, 20)
     assert rollouts.status().waiting == 4, "training has taken all slots"
     step = rollouts.version.number

@@ -1,23 +1,33 @@
-"""An evaluation on the scheduler: order, bound, boundary, retries, cancellation, resumption."""
+"""An evaluation on the scheduler: placement, order, bound, retries, cancellation, resumption."""
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import msgspec
 import pytest
-from scripted_workers import ONE, evaluation
+from scripted_workers import ONE, evaluation, use_workers
 
-from plimsoll.core.errors import UsageError
+from plimsoll.config.file import Config
+from plimsoll.core.errors import UsageError, WorkerError
 from plimsoll.runs.audit import audit
+from plimsoll.runs.evaluation.eval_run import EvalRun, Request
+from plimsoll.runs.evaluation.trial_run import Placement, TrialSetRun, evaluation_config
 from plimsoll.runs.files.json_lines import read_lines
 from plimsoll.runs.files.results import Row
+from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
+from plimsoll.sandboxes.docker.compose import compose_command
 from plimsoll.tasks.task import Task
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Verdict, Void
 from plimsoll.workers.messages import Order
 
 MakeTasks = Callable[..., tuple[Task, ...]]
+Plimsoll = Callable[..., CompletedProcess[str]]
 
 
 def rows(out: Path) -> list[Row]:
@@ -27,6 +37,64 @@ def rows(out: Path) -> list[Row]:
 async def graded(order: Order) -> Verdict:
     await asyncio.sleep(0)
     return ONE
+
+
+@pytest.mark.parametrize(
+    ("workers", "engine", "number", "each"),
+    [
+        (None, None, 1, 5),
+        (1, None, 1, 5),
+        (2, None, 2, 3),
+        (2, "process", 2, 3),
+        (8, None, 8, 1),
+        (None, "ray", 1, 5),
+        (2, "ray", 2, 3),
+    ],
+)
+def test_the_concurrency_is_shared_by_the_requested_workers(workers, engine, number, each):
+    placement = Placement(concurrency=5, workers=workers, engine=engine)
+    made = evaluation_config(Config(), placement, agent="oracle").workers
+    assert (made.number, made.concurrency, made.engine) == (number, each, engine or "process")
+    # Without either option there are no worker processes.
+    assert placement.in_process is (workers is None and engine is None)
+
+
+def prepared(command: str, **placement: object) -> TrialSetRun:
+    """An evaluation or a validation of `tasks`, as its command makes it."""
+    options = {"path": Path("tasks"), "concurrency": 5, "pattern": None, "out": None}
+    options |= {"config": None, **placement}
+    if command == "validate":
+        return ValidateRun.prepare(ValidateRequest(**options, backend="docker", repeat=1))
+    made = Request(**options, backend="docker", agent="nop", attempts=2, skip_invalid=False)
+    return EvalRun.prepare(made)
+
+
+@pytest.mark.parametrize("command", ["eval", "validate"])
+def test_options_of_workers_reach_the_run_and_its_bound_stays_the_concurrency(
+    command: str, make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_tasks("a")
+    monkeypatch.chdir(tmp_path)
+    run = prepared(command, workers=2, engine="process")
+    workers = run.plan.config.workers
+    assert (workers.number, workers.concurrency, workers.engine) == (2, 3, "process")
+    assert run.plan.settings.max_running == 5
+
+
+@pytest.mark.parametrize("command", ["eval", "validate"])
+def test_workers_on_other_hosts_get_absolute_paths_and_need_no_compose_here(
+    command: str, make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_tasks("a")
+    (tmp_path / "tasks/a/environment").mkdir()
+    compose = tmp_path / "tasks/a/environment/docker-compose.yaml"
+    compose.write_text("services: {main: {image: debian:12}}\n")
+    monkeypatch.setattr(compose_command, "_candidates", lambda *_: iter(()))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="Docker Compose V2"):
+        prepared(command, workers=2)
+    run = prepared(command, workers=2, engine="ray")
+    assert [group.task.path for group in run.trials.groups] == [tmp_path / "tasks/a"] * 2
 
 
 async def test_each_task_is_tried_once_before_any_is_tried_again(
@@ -195,3 +263,75 @@ async def test_the_next_trials_are_announced_to_workers_and_withdrawn_at_the_end
     assert any(workers.expected)
     assert max(len(kinds) for kinds in workers.expected) == 2
     assert workers.expected[-1] == []
+
+
+@pytest.mark.parametrize("command", ["run", "eval", "validate"])
+def test_output_of_libraries_stays_out_of_the_json(
+    command: str,
+    make_tasks: MakeTasks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plimsoll_here: Plimsoll,
+):
+    async def trial(order: Order) -> Verdict:
+        await asyncio.sleep(0)
+        print("a node has died")
+        return ONE
+
+    make_tasks("a")
+    use_workers(monkeypatch, trial)
+    config = '[run]\ntasks = "tasks"\nagent = "oracle"\nsteps = 1\nbatch_groups = 1\n'
+    (tmp_path / "run.toml").write_text(config)
+    ended = plimsoll_here(command, "run.toml" if command == "run" else "tasks", "--json")
+    assert "a node has died" in ended.stderr
+    assert isinstance(json.loads(ended.stdout), dict)
+
+
+@pytest.mark.parametrize("command", ["eval", "validate"])
+def test_an_error_names_the_command_that_continues_the_run(
+    command: str,
+    make_tasks: MakeTasks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plimsoll_here: Plimsoll,
+):
+    async def trial(order: Order) -> Verdict:
+        await asyncio.sleep(0)
+        results = Path(order.folder).parents[1] / "results.jsonl"
+        results.unlink()
+        results.mkdir()  # the row of this trial cannot be written
+        return ONE
+
+    make_tasks("a")
+    use_workers(monkeypatch, trial, slots=1)
+    ended = plimsoll_here(command, "tasks")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert ended.returncode == 2
+    assert f"continue: plimsoll resume runs/{run.name}" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("plimsoll: cannot write ")
+
+
+@pytest.mark.parametrize("command", ["eval", "validate"])
+@pytest.mark.parametrize("why", ["an error", "an interrupt"])
+def test_an_end_before_the_first_trial_leaves_no_run_and_names_none(
+    command: str,
+    why: str,
+    make_tasks: MakeTasks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plimsoll_here: Plimsoll,
+):
+    async def wait_ready() -> None:
+        if why == "an error":
+            raise WorkerError("a worker cannot start: no memory")
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    make_tasks("a")
+    workers = use_workers(monkeypatch, graded)
+    monkeypatch.setattr(workers, "wait_ready", wait_ready)
+    ended = plimsoll_here(command, "tasks")
+    assert ended.returncode == (2 if why == "an error" else 130)
+    assert "resume" not in ended.stdout + ended.stderr
+    assert ("a worker cannot start: no memory" in ended.stderr) is (why == "an error")
+    assert workers.orders == [] == list((tmp_path / "runs").iterdir())

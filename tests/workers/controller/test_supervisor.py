@@ -82,6 +82,20 @@ async def test_a_suspended_worker_counts_as_dead_and_leaves_nothing(engine: Engi
         assert before not in mark.processes()
 
 
+async def test_time_that_the_controller_was_suspended_does_not_count_against_its_workers(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    loop = asyncio.get_running_loop()
+    clock, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed[0])
+    async with Supervisor(engine, spec(), number=1, options=options()) as supervisor:
+        (task,) = await begin(supervisor, ("a", "sleep 0.5"))
+        passed[0] = 3600.0
+        assert isinstance((await task).verdict, Graded)
+        (status,) = supervisor.status()
+        assert (status.worker, status.finished) == ("worker-1", 1)
+
+
 async def test_a_hung_loop_is_detected_despite_heartbeats(engine: Engine):
     patience = options(hung_after=2.5)
     async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:

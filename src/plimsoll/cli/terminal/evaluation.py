@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Generator, Sequence
 
 import click
@@ -38,7 +39,9 @@ def evaluate(run: EvalRun, *, as_json: bool) -> int:
     ) as interrupts:
         with naming_resume(run, err):
             try:
-                interrupts.run(_run(run, err))
+                # Some libraries print to stdout, for example about the death of a node.
+                with contextlib.redirect_stdout(sys.stderr):
+                    interrupts.run(_run(run, err))
             finally:
                 summary = run.finish()
         if as_json:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from plimsoll.cli.terminal.console import MIN_WIDTH
 from plimsoll.cli.views.text import NONE, count, duration, figure, plain, product
+from plimsoll.ledger.journal.location import has_ledger
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.evaluation.trial_run import RunningTrial, TrialSetRun
 from plimsoll.runs.files.directory import RunDirectory
@@ -125,7 +126,8 @@ def closing(
     if (usage := _policy_usage(summary)) is not None:
         yield Text(usage)
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
-    yield Text(f"see: {_see(tally, directory)}")
+    if directory.summary.exists():
+        yield Text(f"see: {_see(tally, directory)}")
 
 
 def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
@@ -239,8 +241,8 @@ def _spent(evaluation: TrialSetRun, interrupted: bool) -> str:
 
 
 def _resume(directory: RunDirectory) -> str:
-    """The command that continues; empty if nothing was started, which leaves no directory."""
-    if not directory.path.exists():
+    """The command that continues; empty if nothing was started, which leaves no ledger."""
+    if not has_ledger(directory.path):
         return ""
     return f" · continue: {shlex.join(('plimsoll', 'resume', str(directory.path)))}"
 

@@ -1,6 +1,8 @@
 """`plimsoll validate` and its output. Results go to stdout, everything else to stderr."""
 
+import contextlib
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -44,7 +46,9 @@ def validate(run: ValidateRun, *, as_json: bool) -> int:
     ) as interrupts:
         with naming_resume(run, err):
             try:
-                interrupts.run(_run(run, err))
+                # Some libraries print to stdout, for example about the death of a node.
+                with contextlib.redirect_stdout(sys.stderr):
+                    interrupts.run(_run(run, err))
             finally:
                 report = run.finish()
         if as_json:

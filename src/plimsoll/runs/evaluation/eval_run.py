@@ -266,7 +266,7 @@ class EvalRun(TrialSetRun):
     def finish(self) -> Summary:
         """Write the summary of the finished trials."""
         made = msgspec.structs.replace(self.summary, breaker=self.diagnosis, pool=self.pool)
-        self.directory.finish(made)
+        self._write_summary(made)
         return made
 
 

@@ -224,6 +224,12 @@ class TrialSetRun(RunSession):
     def summary_of(self, tasks: int) -> Summary:
         return self.tally.summary(tasks=tasks, seconds=self.seconds)
 
+    def _write_summary(self, summary: Summary) -> None:
+        """Write the summary, unless the run ended before its first trial: a new one leaves no
+        directory, and a resumed one keeps its earlier summary."""
+        if self.has_begun:
+            self.directory.finish(summary)
+
 
 def _options(directory: RunDirectory, *, is_watched: bool) -> SetOptions:
     def folder(group: TrialGroup, ticket: str) -> Path:

@@ -132,7 +132,7 @@ class RunDirectory:
             for file in (self.status, self._stored_as):
                 file.unlink(missing_ok=True)
             (ledger or Location(self.path, self.path)).discard()
-            for file in (self.config, self.results):
+            for file in (self.config, self.request, self.results):
                 file.unlink(missing_ok=True)
             self.trials.rmdir()
             if self._is_made:
@@ -156,9 +156,9 @@ class RunDirectory:
         lines += (self.held_out, self.held_out_trials)
         others = [self.summary, self.picture, self.status, self.controller]
         others += [self.path / FILE, self.path / POINTER]
-        # These are made before the config: with them, the config is of a run that never began.
+        # These are made before the settings: with them, they are of a run that never began.
         if not (self.trials.is_dir() and self.results.is_file()):
-            others.append(self.config)
+            others += [self.config, self.request]
         taken = [*filter(_has_content, lines), *filter(os.path.lexists, others)]
         folders = (self.path / name for name in _FOLDERS)
         taken += [path for path in folders if path.is_dir() and any(path.iterdir())]

@@ -204,7 +204,7 @@ class ValidateRun(TrialSetRun):
         """Write the records of finished tasks, and the run's summary."""
         results = self.results()
         summary = self.summary_of(len(self.loaded.tasks))
-        self.directory.finish(msgspec.structs.replace(summary, pool=self.pool))
+        self._write_summary(msgspec.structs.replace(summary, pool=self.pool))
         # Merge into the current files: another process may have validated other tasks meanwhile.
         validation, quarantine = TaskRecords.add(self.records.location, results)
         return Report(
