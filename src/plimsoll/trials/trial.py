@@ -108,8 +108,6 @@ _WORLD_WRITABLE = 0o777
 class TrialResult:
     """The result of a trial in memory; everything else is in its folder."""
 
-    task: str
-    attempt: int
     verdict: Verdict
     seconds: float
     phases: dict[str, float]
@@ -177,8 +175,6 @@ async def run_trial(
         )
     session = trial.session
     return TrialResult(
-        task=task.name,
-        attempt=attempt,
         verdict=verdict,
         seconds=seconds,
         phases=phases.seconds,
@@ -360,7 +356,6 @@ class _Trial:
     ) -> Outcome:
         solution = self._task.solution_env if self._agent.reference else dict[str, str]()
         assignment = Assignment(
-            task=self._task,
             step=step,
             sandbox=sandbox,
             instruction=step.instruction,
