@@ -224,11 +224,10 @@ class Reply:
 class ScriptedModel:
     """Answers requests by a script, or by a function that returns the answer."""
 
-    def __init__(
-        self, script: Script | Callable[[ScriptedRequest], Turn | str], *, model: str = "scripted"
-    ) -> None:
+    model = "scripted"
+
+    def __init__(self, script: Script | Callable[[ScriptedRequest], Turn | str]) -> None:
         self._script = script
-        self.model = model
         # Agents do not send reasoning back, but it stays in the tokens, as with a server that keeps
         # its KV cache.
         self._thoughts: OrderedDict[str, str] = OrderedDict()

@@ -44,7 +44,6 @@ class ScriptedPolicy:
         self,
         script: Path | Script | Callable[[ScriptedRequest], Turn | str],
         *,
-        version: Version = FIRST_VERSION,
         pace: float = 0.0,
     ) -> None:
         self._script_model = ScriptedModel(
@@ -53,7 +52,6 @@ class ScriptedPolicy:
         self._failed: Counter[str] = Counter()
         self._pace = pace
         """Seconds between the pieces of a stream."""
-        self.version = version
 
     @property
     def model(self) -> str:
@@ -69,7 +67,7 @@ class ScriptedPolicy:
         return [ReplicaState(url=WHERE)]
 
     async def ready(self) -> Version:
-        return self.version
+        return FIRST_VERSION
 
     async def answer(self, request: Request, call: CallContext) -> Answer:
         reply = await self._reply(request, call)
