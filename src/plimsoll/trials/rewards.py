@@ -60,7 +60,7 @@ def read_reward(files: Mapping[str, bytes], reward_range: tuple[float, float]) -
 
 def _read(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Reward:
     if "reward.json" not in files:
-        value = _one_number("reward.txt", files["reward.txt"])
+        value = _one_number(files["reward.txt"])
         _check_range("reward.txt", {"reward": value}, reward_range)
         return Reward(value, {"reward": value}, "reward.txt")
     values = _object(files["reward.json"])
@@ -69,7 +69,7 @@ def _read(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Rewa
     if not math.isfinite(value):
         raise _BadFileError("the mean of the numbers in reward.json is not finite")
     if "reward.txt" in files:
-        other = _one_number("reward.txt", files["reward.txt"])
+        other = _one_number(files["reward.txt"])
         if not math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9):
             raise _BadFileError(f"reward.json says {value:g} and reward.txt says {other:g}")
     _check_range("reward.json", used, reward_range)
@@ -124,15 +124,15 @@ def _finite(name: str, value: Any) -> float:  # noqa: ANN401 - any JSON value
     return number + 0.0  # -0.0 becomes 0.0
 
 
-def _one_number(file: str, data: bytes) -> float:
-    text = _text(file, data).strip()
+def _one_number(data: bytes) -> float:
+    text = _text("reward.txt", data).strip()
     if not _NUMBER.fullmatch(text):
         if text.lstrip("+-").lower() in {"nan", "inf", "infinity"}:
-            raise _BadFileError(f"{file} holds {text}, which is not a finite number")
-        raise _BadFileError(f'{file} holds "{_short(text)}", not one number')
+            raise _BadFileError(f"reward.txt holds {text}, which is not a finite number")
+        raise _BadFileError(f'reward.txt holds "{_short(text)}", not one number')
     number = float(text)
     if not math.isfinite(number):
-        raise _BadFileError(f"{file} holds {_short(text)}, which is not a finite number")
+        raise _BadFileError(f"reward.txt holds {_short(text)}, which is not a finite number")
     return number + 0.0
 
 
