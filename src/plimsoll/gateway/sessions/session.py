@@ -35,8 +35,8 @@ from plimsoll.gateway.sessions.pending_request import (
     Client,
     PendingRequest,
 )
+from plimsoll.gateway.sessions.policy_failures import PolicyFailures
 from plimsoll.gateway.sessions.retries import (
-    PolicyFailures,
     RecentAnswer,
     RequestIdentity,
     RetryCache,
