@@ -29,7 +29,8 @@ from plimsoll.sandboxes.docker.daemon.errors import (
 )
 from plimsoll.sandboxes.docker.docker_container import DockerContainer
 from plimsoll.sandboxes.docker.files.host_files import HostFiles
-from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore, prune_images
+from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore
+from plimsoll.sandboxes.docker.images.pruning import prune_images
 from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.network.run_networks import RunNetworks, name_servers
 from plimsoll.sandboxes.docker.options import DockerOptions
