@@ -57,11 +57,6 @@ from plimsoll.trials.voids import void_of
 
 __all__ = ["TrialResult", "run_trial"]
 
-# Verdict of a trial from the verdicts of its steps.
-#
-# A single-step task has the verdict of its step. With several steps, one void step makes the
-# whole trial void: a mean over the remaining steps is not a reward.
-
 
 def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
     """Whether a step did not reach the minimum reward for the next step."""
@@ -75,7 +70,11 @@ def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | 
 def combine_verdicts(
     verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], multi_step: bool
 ) -> Verdict:
-    """Combine the verdicts of the steps that ran, in order."""
+    """Combine the verdicts of the steps that ran, in order.
+
+    A single-step task has the verdict of its step. With several steps, one void step makes the
+    whole trial void: a mean over the remaining steps is not a reward.
+    """
     graded: list[Graded] = []
     for name, verdict in verdicts:
         if isinstance(verdict, Void):
