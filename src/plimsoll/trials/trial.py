@@ -36,7 +36,7 @@ from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Step, Task
 from plimsoll.tasks.task_file import HealthcheckConfig
 from plimsoll.trials.artifacts import ARTIFACTS, Bounds, copy_artifacts
-from plimsoll.trials.disk_space import DiskSpace
+from plimsoll.trials.full_disk import FullDiskCheck
 from plimsoll.trials.policy_session import (
     MAX_PAUSE,
     PolicyAccess,
@@ -249,7 +249,7 @@ class _Trial:
         with self._phase("start"):
             sandbox = await self._backend.create(image, request.spec)
         self.sandbox = sandbox.id
-        self._disk_space = DiskSpace()
+        self._full_disk = FullDiskCheck()
         verifier = Verifier(
             task,
             self._backend,
@@ -257,7 +257,7 @@ class _Trial:
             self._record,
             request.supplies,
             self.digests,
-            self._disk_space,
+            self._full_disk,
             self._bounds,
         )
         try:
@@ -268,8 +268,8 @@ class _Trial:
                 if isinstance(verdict, Void) or is_below_minimum(verdict, step.min_reward):
                     break
         except PlimsollError as error:
-            await self._disk_space.check(sandbox)
-            raise self._disk_space.explain(error) from error.__cause__
+            await self._full_disk.check(sandbox)
+            raise self._full_disk.explain(error) from error.__cause__
         finally:
             with self._phase("close"):
                 await self._record.close(sandbox)
@@ -294,12 +294,12 @@ class _Trial:
             await self._set_up_step(step, sandbox)
         with self._phase("agent"):
             outcome = await self._run_agent(step, sandbox, record, session)
-        await self._disk_space.check(sandbox)
+        await self._full_disk.check(sandbox)
         with self._phase("kill"):
             await sandbox.kill_all()
         with self._phase("verifier"):
             verdict = await verifier.grade(step, sandbox, record, outcome.ending)
-            verdict = await self._disk_space.judge(verdict, self._task.reward_range[1], record)
+            verdict = await self._full_disk.judge(verdict, self._task.reward_range[1], record)
         with self._phase("artifacts"):
             await self._save_files(step, sandbox, record)
         return verdict
