@@ -18,7 +18,7 @@ from plimsoll.sandboxes.docker.files.tar_stream import Tar, tar_stream
 from plimsoll.sandboxes.docker.files.volumes import check_volumes
 from plimsoll.sandboxes.docker.network.egress_proxy import EgressProxy
 from plimsoll.sandboxes.docker.network.run_networks import RunNetworks, is_missing_network
-from plimsoll.sandboxes.protocol import Mount, Served
+from plimsoll.sandboxes.protocol import Mount, ServedSocket
 
 __all__ = ["DockerContainer"]
 
@@ -38,7 +38,7 @@ class DockerContainer:
         self._stream: AttachStream | None = None
         self._network: str | None = spec.network
         """The network of the container; `none` for a container without one."""
-        self._proxy: Served | None = None
+        self._proxy: ServedSocket | None = None
         self._lock = asyncio.Lock()
         self._gone_reason = ""
         self._removed = False
