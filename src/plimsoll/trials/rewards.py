@@ -14,9 +14,9 @@ from typing import Any, cast
 from plimsoll.core.text import safe_line
 from plimsoll.trials.verdicts import Evidence
 
-__all__ = ["KNOWN_FILES", "LARGEST_FILE", "NoReward", "Reward", "read_reward"]
+__all__ = ["LARGEST_FILE", "NoReward", "Reward", "read_reward"]
 
-KNOWN_FILES = ("reward.json", "reward.txt", "ctrf.json")
+RESULT_FILES = ("reward.json", "reward.txt", "ctrf.json")
 LARGEST_FILE = 64 * 1024
 """Bytes. A larger reward file is probably a log."""
 
@@ -163,7 +163,7 @@ def _check_range(file: str, used: Mapping[str, float], allowed: tuple[float, flo
 
 def _no_file(files: Mapping[str, bytes]) -> NoReward:
     reason = "the grader wrote neither reward.json nor reward.txt"
-    near = sorted(name for name in files if name not in KNOWN_FILES)
+    near = sorted(name for name in files if name not in RESULT_FILES)
     if not near:
         return NoReward(reason)
     meant = "reward.json" if "js" in near[0].lower() else "reward.txt"
