@@ -14,10 +14,10 @@ from typing import Any, cast
 from plimsoll.core.text import safe_line
 from plimsoll.trials.verdicts import Evidence
 
-__all__ = ["LARGEST_FILE", "NoReward", "Reward", "read_reward"]
+__all__ = ["MAX_FILE_BYTES", "NoReward", "Reward", "read_reward"]
 
 RESULT_FILES = ("reward.json", "reward.txt", "ctrf.json")
-LARGEST_FILE = 64 * 1024
+MAX_FILE_BYTES = 64 * 1024
 """Bytes. A larger reward file is probably a log."""
 
 _NEAR = 8
@@ -137,7 +137,7 @@ def _one_number(data: bytes) -> float:
 
 
 def _text(file: str, data: bytes) -> str:
-    if len(data) > LARGEST_FILE:
+    if len(data) > MAX_FILE_BYTES:
         raise _BadFileError(f"{file} is {len(data):,} bytes long, too long to be a reward")
     try:
         text = data.decode("utf-8")
