@@ -23,7 +23,7 @@ from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.standalone.session_records import SessionRecords
 from plimsoll.gateway.upstreams.gate import Gate
 
-__all__ = ["Admin", "Opener", "apply_policy_command", "policy_status"]
+__all__ = ["Admin", "Opener"]
 
 BODY_BYTES = 1 << 20
 MAX_ADMIN_CALLS = 64

@@ -47,7 +47,6 @@ __all__ = [
     "new_call_id",
     "read_answer",
     "with_call_ids",
-    "with_stream_call_ids",
 ]
 
 _list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
