@@ -8,12 +8,13 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent / "trajectories"))
 
-from recording_parts import TOOLS, Returned, Spoken, done, generated, prompted, system
+from recording_parts import TOOLS, Spoken, done, generated, prompted, system
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trajectories.messages import Image, Message, Text, ToolCall
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange, Finish
+from plimsoll.trajectories.reported_tokens import TokenIds
 from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 __all__ = ["TOOLS", "Talk", "ask", "calling", "generated", "prompted", "result", "say", "system"]
@@ -60,7 +61,7 @@ class Talk:
         prompt, new = prompted(messages), generated(answer)
         if odd is not None:
             prompt[0] = odd
-        returned = Returned(prompt, new, [-0.5] * len(new)) if ids else None
+        returned = TokenIds(prompt, new, [-0.5] * len(new)) if ids else None
         place = self.recorder.locate(Spoken(messages), self.tools)
         exchange = done(
             messages, answer, version=version, finish=finish, at=self.now, tokens=returned

@@ -73,7 +73,6 @@ def assign(sandbox: Sandbox, tmp_path: Path, log: bytearray) -> Assign:
 
     def assign(policy: Access | None) -> Assignment:
         return Assignment(
-            task=task,
             step=task.steps[0],
             sandbox=sandbox,
             instruction="Make /tmp/done.",

@@ -18,7 +18,6 @@ from plimsoll.gateway.completions import (
     Answer,
     Chunk,
     Refusal,
-    TokenIds,
     Usage,
 )
 from plimsoll.gateway.gateway import Gateway
@@ -28,6 +27,7 @@ from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.gateway.upstreams.replicas import ReplicaState
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.records import Exchange
+from plimsoll.trajectories.reported_tokens import TokenIds
 from plimsoll.trajectories.trajectory import Trajectory
 from plimsoll.trajectories.trajectory_file import read_trajectory
 

@@ -25,12 +25,9 @@ from plimsoll.sandboxes.reaper import (
 from plimsoll.testing.waiting import until
 
 NOW = 1_000_000.0
-ALIVE, DEAD = Owner("here", 1, "a"), Owner("here", 2, "b")
+ALIVE = this_process()
+DEAD = replace(ALIVE, started="before")
 ELSEWHERE = Owner("there", 3, "c")
-
-
-def is_alive(owner: Owner) -> bool:
-    return owner != DEAD
 
 
 def item(
@@ -46,12 +43,8 @@ def item(
     return Resource(kind, name, labels, shared=shared, used_by=used_by)
 
 
-def is_here(owner: Owner) -> bool:
-    return owner != ELSEWHERE
-
-
 def names(*items: Resource) -> list[str]:
-    return [one.id for one in select_removable(items, NOW, is_alive, is_here)]
+    return [one.id for one in select_removable(items, NOW)]
 
 
 def test_resources_of_a_dead_owner_are_removed_and_of_a_live_one_kept():

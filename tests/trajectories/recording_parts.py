@@ -10,7 +10,7 @@ from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.trajectories.messages import Message, Part, Text, ToolCall, raw_key
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange
-from plimsoll.trajectories.reported_tokens import AnsweredRequest
+from plimsoll.trajectories.reported_tokens import AnsweredRequest, TokenIds
 from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
 
 TOOLS = msgspec.Raw(b'[{"type":"function","function":{"name":"bash"}}]')
@@ -56,15 +56,6 @@ class Spoken:
         return self._messages[index]
 
 
-@dataclass(frozen=True)
-class Returned:
-    """The ids that an inference server returns."""
-
-    prompt: list[int] | msgspec.Raw | None
-    answer: list[int]
-    logprobs: list[float] | None
-
-
 def message_ids(message: Message) -> list[int]:
     """A message as ids, without reasoning: an id per character, between its role and its end."""
     text = message.text + "".join(f"<{call.name} {call.id}>" for call in message.calls)
@@ -90,7 +81,7 @@ def done(
 ) -> AnsweredRequest:
     """An answered request with all its tokens, as a correct server returns them."""
     ids, new = prompted(prompt), generated(answer)
-    returned = Returned(
+    returned = TokenIds(
         msgspec.Raw(msgspec.json.encode(ids)) if text else ids, new, [-0.5] * len(new)
     )
     fields = {

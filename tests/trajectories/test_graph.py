@@ -2,7 +2,6 @@ import msgspec
 from recording_parts import (
     END,
     TOOLS,
-    Returned,
     Spoken,
     Talk,
     assistant,
@@ -17,6 +16,7 @@ from recording_parts import (
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.records import Exchange, MessageAdded, ToolsAdded
+from plimsoll.trajectories.reported_tokens import TokenIds
 
 S, U, A = system("you help"), user("fix it"), assistant("looking", bash("c1"))
 T = tool("c1", "a.py")
@@ -144,7 +144,7 @@ async def test_equal_answers_keep_their_own_reasoning(talk: Talk):
 def test_tokens_decide_between_equal_answers(talk: Talk):
     talk.ask(U, answer=assistant("x"))
     # The same text with other ids.
-    spelt = Returned(prompted([U]), [9, 9, 9, END], [-0.5] * 4)
+    spelt = TokenIds(prompted([U]), [9, 9, 9, END], [-0.5] * 4)
     talk.ask(U, answer=assistant("x"), tokens=spelt, answer_tokens=4)
     assert follows(talk.ask(U, assistant("x"), user("y"), answer=A)) == ("extends", 0)
 

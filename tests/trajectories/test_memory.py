@@ -5,12 +5,13 @@ import weakref
 from pathlib import Path
 
 import msgspec
-from recording_parts import Returned, Spoken, assistant, done, user
+from recording_parts import Spoken, assistant, done, user
 
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.message_tree import Node
 from plimsoll.trajectories.messages import Message, Text, raw_key
 from plimsoll.trajectories.recorder import Recorder
+from plimsoll.trajectories.reported_tokens import TokenIds
 
 LIVING = (Graph, Node, Message)
 
@@ -79,7 +80,7 @@ def test_a_session_holds_no_text(tmp_path: Path):
     body = msgspec.json.encode([{"role": "user", "content": "x" * 1_000_000}])
     tools = msgspec.json.encode([{"description": "t" * 1_000_000}])
     answer = assistant("y" * 1_000_000)
-    returned = Returned([1], [2], [-1.0])
+    returned = TokenIds([1], [2], [-1.0])
     counted = done([], answer, tokens=returned, prompt_tokens=1, answer_tokens=1)
     recorder.trouble("upstream", "the first call allocates caches")
     tracemalloc.start()

@@ -2,11 +2,12 @@ import math
 
 import msgspec
 import pytest
-from recording_parts import END, Returned, Spoken, Talk, assistant, done, generated, prompted, user
+from recording_parts import END, Spoken, Talk, assistant, done, generated, prompted, user
 
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.graph import Graph
 from plimsoll.trajectories.records import Exchange
+from plimsoll.trajectories.reported_tokens import TokenIds
 from plimsoll.trajectories.token_sequence import TokenSequence, text_of_ids
 
 U, A = user("hello"), assistant("hi there")
@@ -39,7 +40,7 @@ def test_the_kept_prefix_ends_at_the_first_different_id(talk: Talk, cut: int):
     prompt = prompted([U, A, user("and")])
     prompt[cut] = 9000
     second = talk.ask(
-        U, A, user("and"), answer=A, tokens=Returned(prompt, [1], [-1.0]), answer_tokens=1
+        U, A, user("and"), answer=A, tokens=TokenIds(prompt, [1], [-1.0]), answer_tokens=1
     )
     assert second.branch == "retokenized"
     assert second.tokens is not None
@@ -92,9 +93,9 @@ async def test_ids_as_json_and_as_numbers_are_recorded_alike(talk: Talk):
 
 UNRELIABLE = {
     "no ids": ({"tokens": None}, "returned no token ids"),
-    "no ids of the prompt": ({"tokens": Returned(None, [1], [-1.0])}, "no token ids of the prompt"),
+    "no ids of the prompt": ({"tokens": TokenIds(None, [1], [-1.0])}, "no token ids of the prompt"),
     "too few ids of the answer": (
-        {"tokens": Returned(prompted([U]), [1], [-1.0]), "answer_tokens": 7},
+        {"tokens": TokenIds(prompted([U]), [1], [-1.0]), "answer_tokens": 7},
         "counted 7 tokens in the answer but returned 1 ids",
     ),
     "too few ids of the prompt": (
@@ -102,19 +103,19 @@ UNRELIABLE = {
         f"counted 99 tokens in the prompt but returned {len(prompted([U]))} ids",
     ),
     "an id too large": (
-        {"tokens": Returned([1, 2**40], [1], [-1.0]), "answer_tokens": 1, "prompt_tokens": 2},
+        {"tokens": TokenIds([1, 2**40], [1], [-1.0]), "answer_tokens": 1, "prompt_tokens": 2},
         "an invalid token id",
     ),
     "an id of the answer too large": (
-        {"tokens": Returned(prompted([U]), [2**40], [-1.0]), "answer_tokens": 1},
+        {"tokens": TokenIds(prompted([U]), [2**40], [-1.0]), "answer_tokens": 1},
         "an invalid token id",
     ),
     "text for ids": (
-        {"tokens": Returned(msgspec.Raw(b'["a"]'), [1], [-1.0]), "answer_tokens": 1},
+        {"tokens": TokenIds(msgspec.Raw(b'["a"]'), [1], [-1.0]), "answer_tokens": 1},
         "an invalid token id",
     ),
     "no list of ids": (
-        {"tokens": Returned(msgspec.Raw(b"{}"), [1], [-1.0]), "answer_tokens": 1},
+        {"tokens": TokenIds(msgspec.Raw(b"{}"), [1], [-1.0]), "answer_tokens": 1},
         "token ids of the prompt are invalid",
     ),
     "too few versions": ({"versions": [(V1, 2)]}, "2 tokens carry a version"),
@@ -142,7 +143,7 @@ NO_LOGPROBS = {
 @pytest.mark.parametrize("what", NO_LOGPROBS)
 async def test_an_answer_without_its_log_probabilities_is_never_trained_on(talk: Talk, what: str):
     logprobs, why = NO_LOGPROBS[what]
-    tokens = Returned(prompted([U]), generated(A), logprobs)
+    tokens = TokenIds(prompted([U]), generated(A), logprobs)
     exchange = talk.ask(U, answer=A, tokens=tokens)
     assert why in exchange.untrainable
     assert exchange.tokens is not None
@@ -180,7 +181,7 @@ def test_without_versions_all_tokens_have_the_version_of_the_request(talk: Talk)
 
 def test_an_answer_of_no_tokens_is_recorded():
     graph = Graph()
-    nothing = done([U], assistant(), tokens=Returned(prompted([U]), [], []), answer_tokens=0)
+    nothing = done([U], assistant(), tokens=TokenIds(prompted([U]), [], []), answer_tokens=0)
     *_, exchange = graph.commit(graph.locate(Spoken([U]), None), nothing)
     assert isinstance(exchange, Exchange)
     assert exchange.untrainable == ""

@@ -22,7 +22,6 @@ __all__ = ["Agent", "Assignment", "Outcome"]
 class Assignment:
     """One step of a task for an agent in a sandbox."""
 
-    task: Task
     step: Step
     sandbox: Sandbox
     instruction: str

@@ -44,11 +44,11 @@ def safe_line(text: str, max_length: int | None = None) -> str:
     return text if max_length is None or len(text) <= max_length else text[: max_length - 1] + "…"
 
 
-def safe_name(name: str, max_length: int | None = None) -> str:
+def safe_name(name: str) -> str:
     """A safe file name or key in one line: line breaks and tabs are escaped too."""
-    if not name.isprintable():
-        name = "".join(char if char.isprintable() else _escape(char) for char in name)
-    return name if max_length is None or len(name) <= max_length else name[: max_length - 1] + "…"
+    if name.isprintable():
+        return name
+    return "".join(char if char.isprintable() else _escape(char) for char in name)
 
 
 def safe_names(names: list[str]) -> list[str]:

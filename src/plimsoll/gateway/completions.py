@@ -15,6 +15,7 @@ from plimsoll.gateway.body_prefixes import BodyPrefix
 from plimsoll.trajectories.message_tree import History
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.records import Finish
+from plimsoll.trajectories.reported_tokens import TokenIds
 
 __all__ = [
     "Answer",
@@ -25,7 +26,6 @@ __all__ = [
     "Refusal",
     "RefusalKind",
     "Request",
-    "TokenIds",
     "Usage",
 ]
 
@@ -78,17 +78,6 @@ class Usage(msgspec.Struct, frozen=True):
     answer: int
     cached: int = 0
     reasoning: int = 0
-
-
-class TokenIds(msgspec.Struct, frozen=True):
-    """Token ids exactly as the inference server returned them."""
-
-    prompt: list[int] | msgspec.Raw | None
-    """Raw JSON as long as it is not parsed."""
-    answer: list[int]
-    logprobs: list[float] | None
-    versions: tuple[tuple[Version, int], ...] = ()
-    """Runs of (version, number of tokens), if the upstream reports them."""
 
 
 class Answer(msgspec.Struct, kw_only=True):

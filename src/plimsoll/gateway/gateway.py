@@ -32,6 +32,9 @@ MAINTENANCE_SECONDS = 1.0
 PING_SECONDS = 5.0
 """A client whose stream is silent for this long is sent a ping."""
 
+DEFAULT_MODEL = "policy"
+"""The model's name that an agent is given, unless the session has another."""
+
 
 class Gateway:
     """Serves sessions inside its `async with` block, and ends them all on exit.
@@ -45,8 +48,6 @@ class Gateway:
         upstream: Upstream,
         *,
         pauses: Pauses | None = None,
-        model: str = "policy",
-        ids: bool = True,
         listen: Listen | None = None,
         fallback: FallbackHandler | None = None,
     ) -> None:
@@ -54,8 +55,6 @@ class Gateway:
         self.sessions = SessionRegistry()
         self._upstream = upstream
         self._pauses = pauses or Pauses()
-        self._model = model
-        self._ids = ids
         idle = IdleConnections()
         handler = GatewayHandler(self.sessions, self.metrics, idle, fallback)
         self._server = HttpServer(handler, idle, listen or Listen())
@@ -111,8 +110,7 @@ class Gateway:
             self._upstream,
             self._pauses,
             limits=limits or Limits(),
-            model=model or self._model,
-            ids=self._ids,
+            model=model or DEFAULT_MODEL,
             seeds=Seeds(seed) if seed else None,
             on_outcome=self._count,
             on_end=self.sessions.remove,

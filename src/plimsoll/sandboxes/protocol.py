@@ -37,7 +37,7 @@ __all__ = [
     "Sandbox",
     "SandboxSpec",
     "SandboxStatus",
-    "Served",
+    "ServedSocket",
     "Stream",
     "Supplies",
     "Transfer",
@@ -214,7 +214,7 @@ class Transfer:
     skipped: tuple[str, ...] = ()
 
 
-class Served(Protocol):
+class ServedSocket(Protocol):
     """A socket that listens inside a sandbox and is served from outside."""
 
     @property
@@ -283,7 +283,7 @@ class Sandbox(Protocol):
         """Apply a policy to all commands from now on."""
         ...
 
-    async def serve(self, port: int, on_connection: OnConnection) -> Served:
+    async def serve(self, port: int, on_connection: OnConnection) -> ServedSocket:
         """Listen on 127.0.0.1:`port` in the sandbox (0: any free port). Needs no network.
 
         An agent in a sandbox without a network reaches the gateway this way: `on_connection`

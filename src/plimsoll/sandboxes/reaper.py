@@ -123,7 +123,6 @@ def select_removable(
     resources: Sequence[Resource],
     now: float,
     is_alive: Callable[[Owner], bool] = is_alive,
-    is_here: Callable[[Owner], bool] = is_here,
 ) -> list[Resource]:
     """The unneeded resources, in the order of removal."""
     owners = {resource.labels.owner for resource in resources}

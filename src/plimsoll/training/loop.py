@@ -40,18 +40,16 @@ from plimsoll.training.samples import BatchSamples, TrainingSample, read_samples
 
 __all__ = ["Checkpointer", "Loop"]
 
-# The schedule of checkpoints, and the reaction to failed writes.
-#
-# A failed write leaves the checkpoint before it intact. The step is committed anyway and the
-# write is retried with the next step. After several failures in a row the run stops, because a
-# crash would lose more and more steps.
-
-
 _TRIES = 3
 
 
 class Checkpointer:
-    """Writes the checkpoints of one run. `saved` is the version of the last one."""
+    """Writes the checkpoints of one run. `saved` is the version of the last one.
+
+    A failed write leaves the checkpoint before it intact. The step is committed anyway and the
+    write is retried with the next step. After several failures in a row the run stops, because a
+    crash would lose more and more steps.
+    """
 
     def __init__(
         self, learner: DistributedLearner, *, every: int, last: int | None, saved: Version | None

@@ -6,7 +6,6 @@ Ids that do not add up are never trained on: the exchange records the reason ins
 import math
 import struct
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -26,26 +25,22 @@ __all__ = [
     "AddedTokens",
     "AnsweredRequest",
     "ReportedIds",
-    "ServerIds",
+    "TokenIds",
     "UnreliableIds",
     "added_tokens",
     "check_reported",
 ]
 
 
-class ServerIds(Protocol):
+class TokenIds(msgspec.Struct, frozen=True):
     """Token ids exactly as the inference server returned them."""
 
-    @property
-    def prompt(self) -> list[int] | msgspec.Raw | None:
-        """Raw JSON as long as it is not parsed: only the added part of a prompt is ever parsed."""
-        ...
-
-    @property
-    def answer(self) -> list[int]: ...
-
-    @property
-    def logprobs(self) -> list[float] | None: ...
+    prompt: list[int] | msgspec.Raw | None
+    """Raw JSON as long as it is not parsed: only the added part of a prompt is ever parsed."""
+    answer: list[int]
+    logprobs: list[float] | None
+    versions: tuple[tuple[Version, int], ...] = ()
+    """Runs of (version, number of tokens), if the upstream reports them."""
 
 
 class AnsweredRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +58,7 @@ class AnsweredRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     """The count of the upstream, with or without ids."""
     answer_tokens: int | None = None
-    tokens: ServerIds | None = None
+    tokens: TokenIds | None = None
 
 
 class UnreliableIds(Exception):
@@ -73,7 +68,7 @@ class UnreliableIds(Exception):
 class ReportedIds(msgspec.Struct, frozen=True):
     """The ids of an exchange, before its parent is known."""
 
-    ids: ServerIds
+    ids: TokenIds
     prompt: bytes
     """The prompt's ids as text, the form in which sequences are compared."""
 
@@ -150,7 +145,7 @@ def _runs(answered: AnsweredRequest, length: int) -> tuple[tuple[Version, int], 
     return tuple(runs)
 
 
-def _logprobs(ids: ServerIds) -> tuple[bytes, str]:
+def _logprobs(ids: TokenIds) -> tuple[bytes, str]:
     """The packed log probabilities, or the reason why there are none."""
     logprobs, length = ids.logprobs, len(ids.answer)
     if logprobs is None:

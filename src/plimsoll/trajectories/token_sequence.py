@@ -118,11 +118,8 @@ def _common_length(left: bytes, right: bytes) -> int:
     return low
 
 
-# Packed token ids and log probabilities, four bytes each, and the spans that an exchange is
-# made of.
-
-
 WIDTH = 4
+"""The bytes of a packed token id or log probability."""
 _SWAPS = sys.byteorder == "big"
 _Array = TypeVar("_Array", "array[int]", "array[float]")
 

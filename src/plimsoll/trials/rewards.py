@@ -14,10 +14,10 @@ from typing import Any, cast
 from plimsoll.core.text import safe_line
 from plimsoll.trials.verdicts import Evidence
 
-__all__ = ["KNOWN_FILES", "LARGEST_FILE", "NoReward", "Reward", "read_reward"]
+__all__ = ["MAX_FILE_BYTES", "NoReward", "Reward", "read_reward"]
 
-KNOWN_FILES = ("reward.json", "reward.txt", "ctrf.json")
-LARGEST_FILE = 64 * 1024
+RESULT_FILES = ("reward.json", "reward.txt", "ctrf.json")
+MAX_FILE_BYTES = 64 * 1024
 """Bytes. A larger reward file is probably a log."""
 
 _NEAR = 8
@@ -60,7 +60,7 @@ def read_reward(files: Mapping[str, bytes], reward_range: tuple[float, float]) -
 
 def _read(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Reward:
     if "reward.json" not in files:
-        value = _one_number("reward.txt", files["reward.txt"])
+        value = _one_number(files["reward.txt"])
         _check_range("reward.txt", {"reward": value}, reward_range)
         return Reward(value, {"reward": value}, "reward.txt")
     values = _object(files["reward.json"])
@@ -69,7 +69,7 @@ def _read(files: Mapping[str, bytes], reward_range: tuple[float, float]) -> Rewa
     if not math.isfinite(value):
         raise _BadFileError("the mean of the numbers in reward.json is not finite")
     if "reward.txt" in files:
-        other = _one_number("reward.txt", files["reward.txt"])
+        other = _one_number(files["reward.txt"])
         if not math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9):
             raise _BadFileError(f"reward.json says {value:g} and reward.txt says {other:g}")
     _check_range("reward.json", used, reward_range)
@@ -127,20 +127,20 @@ def _finite(name: str, value: Any) -> float:  # noqa: ANN401 - any JSON value
     return number + 0.0  # -0.0 becomes 0.0
 
 
-def _one_number(file: str, data: bytes) -> float:
-    text = _text(file, data).strip()
+def _one_number(data: bytes) -> float:
+    text = _text("reward.txt", data).strip()
     if not _NUMBER.fullmatch(text):
         if text.lstrip("+-").lower() in {"nan", "inf", "infinity"}:
-            raise _BadFileError(f"{file} holds {text}, which is not a finite number")
-        raise _BadFileError(f'{file} holds "{_short(text)}", not one number')
+            raise _BadFileError(f"reward.txt holds {text}, which is not a finite number")
+        raise _BadFileError(f'reward.txt holds "{_short(text)}", not one number')
     number = float(text)
     if not math.isfinite(number):
-        raise _BadFileError(f"{file} holds {_short(text)}, which is not a finite number")
+        raise _BadFileError(f"reward.txt holds {_short(text)}, which is not a finite number")
     return number + 0.0
 
 
 def _text(file: str, data: bytes) -> str:
-    if len(data) > LARGEST_FILE:
+    if len(data) > MAX_FILE_BYTES:
         raise _BadFileError(f"{file} is {len(data):,} bytes long, too long to be a reward")
     try:
         text = data.decode("utf-8")
@@ -166,7 +166,7 @@ def _check_range(file: str, used: Mapping[str, float], allowed: tuple[float, flo
 
 def _no_file(files: Mapping[str, bytes]) -> NoReward:
     reason = "the grader wrote neither reward.json nor reward.txt"
-    near = sorted(name for name in files if name not in KNOWN_FILES)
+    near = sorted(name for name in files if name not in RESULT_FILES)
     if not near:
         return NoReward(reason)
     meant = "reward.json" if "js" in near[0].lower() else "reward.txt"

@@ -36,7 +36,7 @@ from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Step, Task
 from plimsoll.tasks.task_file import HealthcheckConfig
 from plimsoll.trials.artifacts import ARTIFACTS, Bounds, copy_artifacts
-from plimsoll.trials.disk_space import DiskSpace
+from plimsoll.trials.full_disk import FullDiskCheck
 from plimsoll.trials.policy_session import (
     MAX_PAUSE,
     PolicyAccess,
@@ -57,11 +57,6 @@ from plimsoll.trials.voids import void_of
 
 __all__ = ["TrialResult", "run_trial"]
 
-# Verdict of a trial from the verdicts of its steps.
-#
-# A single-step task has the verdict of its step. With several steps, one void step makes the
-# whole trial void: a mean over the remaining steps is not a reward.
-
 
 def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
     """Whether a step did not reach the minimum reward for the next step."""
@@ -75,7 +70,11 @@ def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | 
 def combine_verdicts(
     verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], multi_step: bool
 ) -> Verdict:
-    """Combine the verdicts of the steps that ran, in order."""
+    """Combine the verdicts of the steps that ran, in order.
+
+    A single-step task has the verdict of its step. With several steps, one void step makes the
+    whole trial void: a mean over the remaining steps is not a reward.
+    """
     graded: list[Graded] = []
     for name, verdict in verdicts:
         if isinstance(verdict, Void):
@@ -108,8 +107,6 @@ _WORLD_WRITABLE = 0o777
 class TrialResult:
     """The result of a trial in memory; everything else is in its folder."""
 
-    task: str
-    attempt: int
     verdict: Verdict
     seconds: float
     phases: dict[str, float]
@@ -177,8 +174,6 @@ async def run_trial(
         )
     session = trial.session
     return TrialResult(
-        task=task.name,
-        attempt=attempt,
         verdict=verdict,
         seconds=seconds,
         phases=phases.seconds,
@@ -254,7 +249,7 @@ class _Trial:
         with self._phase("start"):
             sandbox = await self._backend.create(image, request.spec)
         self.sandbox = sandbox.id
-        self._disk_space = DiskSpace()
+        self._full_disk = FullDiskCheck()
         verifier = Verifier(
             task,
             self._backend,
@@ -262,7 +257,7 @@ class _Trial:
             self._record,
             request.supplies,
             self.digests,
-            self._disk_space,
+            self._full_disk,
             self._bounds,
         )
         try:
@@ -273,8 +268,8 @@ class _Trial:
                 if isinstance(verdict, Void) or is_below_minimum(verdict, step.min_reward):
                     break
         except PlimsollError as error:
-            await self._disk_space.check(sandbox)
-            raise self._disk_space.explain(error) from error.__cause__
+            await self._full_disk.check(sandbox)
+            raise self._full_disk.explain(error) from error.__cause__
         finally:
             with self._phase("close"):
                 await self._record.close(sandbox)
@@ -299,12 +294,12 @@ class _Trial:
             await self._set_up_step(step, sandbox)
         with self._phase("agent"):
             outcome = await self._run_agent(step, sandbox, record, session)
-        await self._disk_space.check(sandbox)
+        await self._full_disk.check(sandbox)
         with self._phase("kill"):
             await sandbox.kill_all()
         with self._phase("verifier"):
             verdict = await verifier.grade(step, sandbox, record, outcome.ending)
-            verdict = await self._disk_space.judge(verdict, self._task.reward_range[1], record)
+            verdict = await self._full_disk.judge(verdict, self._task.reward_range[1], record)
         with self._phase("artifacts"):
             await self._save_files(step, sandbox, record)
         return verdict
@@ -360,7 +355,6 @@ class _Trial:
     ) -> Outcome:
         solution = self._task.solution_env if self._agent.reference else dict[str, str]()
         assignment = Assignment(
-            task=self._task,
             step=step,
             sandbox=sandbox,
             instruction=step.instruction,

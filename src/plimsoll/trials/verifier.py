@@ -25,7 +25,7 @@ from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.tasks.folder_digest import digest_folders
 from plimsoll.tasks.task import Step, Task
 from plimsoll.trials.artifacts import Bounds, copy_artifacts
-from plimsoll.trials.disk_space import DiskSpace
+from plimsoll.trials.full_disk import FullDiskCheck
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import StepRecord, TrialRecord
 from plimsoll.trials.sandbox_request import sandbox_spec, task_env, verifier_image_source
@@ -54,7 +54,7 @@ class Verifier:
         record: TrialRecord,
         supplies: Supplies,
         digests: dict[str, str],
-        disk_space: DiskSpace,
+        full_disk: FullDiskCheck,
         bounds: Bounds,
     ) -> None:
         self._task = task
@@ -63,7 +63,7 @@ class Verifier:
         self._record = record
         self._supplies = supplies
         self._digests = digests
-        self._disk_space = disk_space
+        self._full_disk = full_disk
         self._bounds = bounds
 
     async def grade(
@@ -135,7 +135,7 @@ class Verifier:
         record.save_output("verifier", done)
         await sandbox.kill_all()
         after = await sandbox.status()
-        self._disk_space.update(after)
+        self._full_disk.update(after)
         memory_kills = (after.oom_kills or 0) - (before.oom_kills or 0)
         files = await self._download_logs(sandbox, record.verifier_folder)
         await sandbox.empty(TESTS)

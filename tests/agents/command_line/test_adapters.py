@@ -136,7 +136,7 @@ def task(tmp_path: Path) -> Task:
 
 
 def assigned(task: Task, sandbox: Sandbox, user: str | None = None) -> Assignment:
-    return Assignment(task, task.steps[0], sandbox, INSTRUCTION, {}, user, lambda *_: None, ACCESS)
+    return Assignment(task.steps[0], sandbox, INSTRUCTION, {}, user, lambda *_: None, ACCESS)
 
 
 Run = Callable[..., Awaitable[Outcome]]

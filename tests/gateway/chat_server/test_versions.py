@@ -52,7 +52,7 @@ def test_invalid_versions_make_the_answer_unusable(stamps):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_each_token_is_recorded_with_the_version_its_server_reports(tmp_path, stream):
     async with served(Letters("Hello, you.")) as client:
-        upstream = await make_upstream([client.url], version=Version(0, 0))
+        upstream = await make_upstream([client.url])
         async with serving(upstream, tmp_path) as session:
             status, body = await session.ask(stream=stream)
             trajectory = await session.read()

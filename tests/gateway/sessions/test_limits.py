@@ -206,6 +206,6 @@ async def test_a_policy_that_was_given_up_is_tried_again_later(
         for number in range(10):
             await _fail(served, stepped, number, "/v1/messages")
         assert (await served.ask(number=10))[0] == 400
-        monkeypatch.setattr("plimsoll.gateway.sessions.retries.RETRY_SECONDS", 0.0)
+        monkeypatch.setattr("plimsoll.gateway.sessions.policy_failures.RETRY_SECONDS", 0.0)
         assert await _answer(served, stepped, 10, "/v1/messages") == 200
         assert await _answer(served, stepped, 11, "/v1/messages") == 200

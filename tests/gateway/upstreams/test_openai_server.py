@@ -18,7 +18,6 @@ from plimsoll.gateway.upstreams.openai_server import (
     Timeouts,
     http_session,
 )
-from plimsoll.gateway.upstreams.protocol import CallContext
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures, serve_script
 
@@ -76,7 +75,10 @@ async def test_only_supported_fields_are_requested():
             assert (await policy.answer(ask(), CALL)).message.text == SAYS
             await streamed(policy, ask())
             assert server.fields == ["logprobs", "messages", "model", "stream"]
-            await policy.answer(ask(), CallContext("s", ids=False))
+        async with client(
+            server, supported=SupportedFields(logprobs=False, token_ids=False, stream_usage=False)
+        ) as policy:
+            await policy.answer(ask(), CALL)
             assert server.fields == ["messages", "model", "stream"]
 
 
@@ -281,7 +283,7 @@ async def test_a_body_of_several_megabytes_arrives_whole():
     async with serve_script(lambda asked: str(len(asked.last))) as server:
         server.features.context = 10**9
         async with client(server, supported=SupportedFields(False, False)) as policy:
-            answer = await policy.answer(ask(user("x" * 3_000_000)), CallContext("s", ids=False))
+            answer = await policy.answer(ask(user("x" * 3_000_000)), CALL)
     assert answer.message.text == "3000000"
 
 

@@ -7,7 +7,6 @@ from aiohttp.test_utils import TestServer
 from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, until, user
 
 from plimsoll.core.errors import PolicyError, UsageError
-from plimsoll.core.versions import Version
 from plimsoll.gateway.upstreams import replicas
 from plimsoll.gateway.upstreams.capabilities import Capabilities, render_capabilities
 from plimsoll.gateway.upstreams.factory import KEY_VARIABLE, make_upstream, probe_policy
@@ -171,10 +170,10 @@ async def test_an_upstream_is_created_from_urls(monkeypatch: pytest.MonkeyPatch)
         serve_script(HELLO, ServerFeatures(stream_ids=False)) as two,
     ):
         one.key = two.key = "sesame"
-        upstream = await make_upstream([one.url, two.url], version=Version(0, 3))
+        upstream = await make_upstream([one.url, two.url])
         try:
             # One server's streams lack ids, so streams are not requested from any.
-            assert upstream.version == Version(0, 3) and not upstream.streams
+            assert not upstream.streams
             assert (await upstream.answer(ask(), CALL)).message.text == SAYS
             assert text_of(await streamed(upstream, ask())) == SAYS
             assert [state.url for state in upstream.replicas] == [one.url, two.url]

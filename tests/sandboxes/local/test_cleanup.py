@@ -550,6 +550,7 @@ async def test_files_of_a_sandbox_stay_while_a_process_does_not_die(
 ):
     """A traced process stays until its tracer has collected it."""
     monkeypatch.setattr(resources, "_EXIT_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "_KILL_SECONDS", 0.5)
     made = await backend.create(image, spec())
     await made.exec("sleep 600 & true")
     pid = await _started(made, "sleep")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.trials.rewards import LARGEST_FILE, NoReward, Reward, read_reward
+from plimsoll.trials.rewards import MAX_FILE_BYTES, NoReward, Reward, read_reward
 
 UNIT = (0.0, 1.0)
 
@@ -53,7 +53,7 @@ def test_one_number_in_reward_txt_is_the_reward(text, value):
         ("١", "not one number"),
         ("{}", "not one number"),
         (b"\xff\xfe1\x00", "not UTF-8"),
-        ("1" * (LARGEST_FILE + 1), "too long to be a reward"),
+        ("1" * (MAX_FILE_BYTES + 1), "too long to be a reward"),
     ],
 )
 def test_other_contents_of_reward_txt_are_no_reward(text, message):
@@ -89,7 +89,7 @@ def test_other_contents_of_reward_txt_are_no_reward(text, message):
         ("{'reward': 1}", "not JSON"),
         (b'{"reward": 1, "\xff": 1}', "not UTF-8"),
         ("[" * 60_000, "not JSON"),
-        (" " * (LARGEST_FILE + 1), "too long to be a reward"),
+        (" " * (MAX_FILE_BYTES + 1), "too long to be a reward"),
     ],
 )
 def test_anything_but_an_object_of_finite_numbers_is_no_reward(text, message):

@@ -11,16 +11,10 @@ from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.parser_threads import LARGE_BODY_BYTES, run_in_thread
 from plimsoll.gateway.sessions.handlers import Handlers
 
-__all__ = ["read_body", "request_body"]
+__all__ = ["request_body"]
 
 READ_SECONDS = 60.0
 """The time for a body to arrive after its headers."""
-
-
-async def read_body(http: web.BaseRequest, limit: int, handlers: Handlers) -> bytes:
-    """The body, for callers that parse it quickly. Raises like `request_body`."""
-    async with request_body(http, limit, handlers) as body:
-        return body
 
 
 @asynccontextmanager

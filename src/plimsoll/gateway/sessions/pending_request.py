@@ -23,7 +23,6 @@ from plimsoll.gateway.completions import (
     NoHistory,
     Refusal,
     Request,
-    TokenIds,
     Usage,
 )
 from plimsoll.gateway.dialects.protocol import Dialect
@@ -31,6 +30,7 @@ from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
 from plimsoll.trajectories.graph import Position
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 from plimsoll.trajectories.records import Finish
+from plimsoll.trajectories.reported_tokens import TokenIds
 
 __all__ = [
     "FAILURE_OUTCOMES",

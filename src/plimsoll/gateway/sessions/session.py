@@ -35,8 +35,8 @@ from plimsoll.gateway.sessions.pending_request import (
     Client,
     PendingRequest,
 )
+from plimsoll.gateway.sessions.policy_failures import PolicyFailures
 from plimsoll.gateway.sessions.retries import (
-    PolicyFailures,
     RecentAnswer,
     RequestIdentity,
     RetryCache,
@@ -75,7 +75,6 @@ class Session:
         *,
         limits: Limits,
         model: str,
-        ids: bool,
         seeds: Seeds | None,
         on_outcome: Callable[[PendingRequest, Answer | Refusal, str], None],
         on_end: Callable[["Session"], None],
@@ -95,7 +94,7 @@ class Session:
         self.digest = key_digest(self._key)
         self._recorder = recorder
         self._upstream = upstream
-        self._call = CallContext(id, ids)
+        self._call = CallContext(id)
         self._seeds = seeds
         self._budget = Budget(limits, self.clock, self._out_of_time)
         self._failures = PolicyFailures()

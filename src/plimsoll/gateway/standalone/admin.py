@@ -15,7 +15,7 @@ from plimsoll.core.versions import Version
 from plimsoll.gateway.access import matches, request_key
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.http.replies import json_reply
-from plimsoll.gateway.http.request_body import read_body
+from plimsoll.gateway.http.request_body import request_body
 from plimsoll.gateway.sessions.handlers import Handlers
 from plimsoll.gateway.sessions.limits import MAX_BODY_BYTES, MAX_CONCURRENT, Limits
 from plimsoll.gateway.sessions.registry import SessionRegistry
@@ -23,7 +23,7 @@ from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.standalone.session_records import SessionRecords
 from plimsoll.gateway.upstreams.gate import Gate
 
-__all__ = ["Admin", "Opener", "apply_policy_command", "policy_status"]
+__all__ = ["Admin", "Opener"]
 
 BODY_BYTES = 1 << 20
 MAX_ADMIN_CALLS = 64
@@ -110,13 +110,15 @@ class Admin:
         if http.method not in (hdrs.METH_GET, hdrs.METH_POST):
             raise Refusal("wrong_method", "/policy accepts GET and POST only")
         if http.method == hdrs.METH_POST:
-            await apply_policy_command(
-                self._gate, await read_body(http, BODY_BYTES, self._handlers)
-            )
+            await apply_policy_command(self._gate, await self._read_body(http))
         return json_reply(msgspec.json.encode(policy_status(self._gate)))
 
+    async def _read_body(self, http: web.BaseRequest) -> bytes:
+        async with request_body(http, BODY_BYTES, self._handlers) as body:
+            return body
+
     async def _open(self, http: web.BaseRequest) -> web.Response:
-        body = await read_body(http, BODY_BYTES, self._handlers)
+        body = await self._read_body(http)
         try:
             spec = _SESSION_SPEC.decode(body or b"{}")
         except DECODE_ERRORS as error:

@@ -48,8 +48,6 @@ class StandaloneGateway:
         folder: Path,
         *,
         listen: Listen,
-        model: str = "policy",
-        ids: bool = True,
         idle_seconds: float = 3600.0,
         admin_key: str | None = None,
         media_hosts: tuple[str, ...] = (),
@@ -58,8 +56,6 @@ class StandaloneGateway:
         self.gateway = Gateway(
             upstream,
             pauses=upstream.pauses,
-            model=model,
-            ids=ids,
             listen=listen,
             fallback=self._fallback,
         )

@@ -21,7 +21,6 @@ from plimsoll.gateway.completions import (
     Answer,
     CallDelta,
     Chunk,
-    TokenIds,
     Usage,
 )
 from plimsoll.gateway.upstreams.answer_fields import (
@@ -38,6 +37,7 @@ from plimsoll.gateway.upstreams.answer_fields import (
 from plimsoll.gateway.upstreams.failures import UpstreamFailure, failure_from_event, invalid_answer
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 from plimsoll.trajectories.records import Finish
+from plimsoll.trajectories.reported_tokens import TokenIds
 
 __all__ = [
     "CutAnswer",
@@ -47,7 +47,6 @@ __all__ = [
     "new_call_id",
     "read_answer",
     "with_call_ids",
-    "with_stream_call_ids",
 ]
 
 _list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])

@@ -101,30 +101,32 @@ def training_support(capabilities: Capabilities) -> str:
     """Whether the answers can be trained on, and the missing fields if not."""
     if capabilities.trains:
         return "possible"
-    wanted = {
+    required = {
         "log probabilities": capabilities.logprobs,
         "token ids of answers": capabilities.token_ids,
         "token ids of prompts": capabilities.prompt_ids,
     }
-    missing = ", ".join(name for name, has in wanted.items() if not has)
+    missing = ", ".join(name for name, has in required.items() if not has)
     return f"not possible: it needs token ids and log probabilities; missing: {missing}"
 
 
 def suggested_changes(capabilities: Capabilities) -> list[str]:
     """Suggested changes to the server, for everything that is missing."""
-    wanted: list[str] = []
+    changes: list[str] = []
     if not capabilities.tools:
-        wanted.append("vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja")
+        changes.append(
+            "vLLM: --enable-auto-tool-choice --tool-call-parser NAME; llama.cpp: --jinja"
+        )
     if not (capabilities.token_ids and capabilities.prompt_ids):
-        wanted.append(
+        changes.append(
             "vLLM 0.10.2 or newer returns token ids (return_token_ids); so does SGLang's newest"
         )
     if not capabilities.logprobs:
-        wanted.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
+        changes.append("serve with log probabilities: vLLM --max-logprobs 1 or more")
     if capabilities.trains and capabilities.streams and not capabilities.streams_all:
         if capabilities.stream_ids and not capabilities.calls:
             why = "the model called no tool when asked to, so streams with calls are unverified"
         else:
             why = "token ids in streams with tools are incomplete in some versions of vLLM"
-        wanted.append(f"nothing: {why}; whole answers have them")
-    return wanted
+        changes.append(f"nothing: {why}; whole answers have them")
+    return changes

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plimsoll.core.errors import UsageError
-from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.gateway.upstreams.gate import Gate, Pauses
 from plimsoll.gateway.upstreams.openai_server import (
@@ -44,8 +43,6 @@ async def make_upstream(
     urls: Sequence[str],
     *,
     model: str | None = None,
-    key: str | None = None,
-    version: Version = FIRST_VERSION,
     timeouts: Timeouts | None = None,
     patience: float = 60.0,
     capabilities: Capabilities | None = None,
@@ -58,9 +55,9 @@ async def make_upstream(
     unmodified distribution of the model, for training.
     """
     if len(urls) == 1 and urls[0].startswith(SCRIPTED):
-        return Gate(ScriptedPolicy(Path(urls[0].removeprefix(SCRIPTED))), version)
+        return Gate(ScriptedPolicy(Path(urls[0].removeprefix(SCRIPTED))))
     bases = _bases(urls)
-    key = key or _key()
+    key = _key()
     found = capabilities or await probe_replicas(bases, model, key)
     http = http_session()
     servers = [
@@ -80,7 +77,7 @@ async def make_upstream(
     replicas = Replicas(
         http, servers, streams=found.streams_all, patience=patience, clock=pauses.clock
     )
-    return Gate(replicas, version, pauses)
+    return Gate(replicas, pauses)
 
 
 def _bases(urls: Sequence[str]) -> list[str]:

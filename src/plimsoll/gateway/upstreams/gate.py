@@ -95,13 +95,11 @@ class AnswerSource(Protocol):
 class Gate:
     """An `Upstream` that can be paused. Requests wait during a pause; none is lost."""
 
-    def __init__(
-        self, source: AnswerSource, version: Version = FIRST_VERSION, pauses: Pauses | None = None
-    ) -> None:
+    def __init__(self, source: AnswerSource, pauses: Pauses | None = None) -> None:
         self.pauses = pauses or Pauses()
         """The pauses of the gate, and those that its servers start themselves."""
         self._source = source
-        self._version = version
+        self._version = FIRST_VERSION
         self._open = asyncio.Event()
         self._open.set()
         self._idle = asyncio.Event()

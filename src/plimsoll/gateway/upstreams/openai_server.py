@@ -353,9 +353,9 @@ class OpenAIServer:
         if call.seed is not None:
             fields.setdefault("seed", msgspec.Raw(str(call.seed).encode()))
         fields["stream"] = TRUE if stream else FALSE
-        if call.ids and self._supported.logprobs:
+        if self._supported.logprobs:
             fields["logprobs"] = TRUE
-        if call.ids and self._supported.token_ids:
+        if self._supported.token_ids:
             fields["return_token_ids"] = TRUE
         fields.pop("stream_options", None)
         if stream and self._supported.stream_usage:

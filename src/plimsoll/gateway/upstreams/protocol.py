@@ -13,11 +13,9 @@ __all__ = ["CallContext", "Upstream"]
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The session and options of a call. Calls of one session go to one replica while it is up."""
+    """The session and seed of a call. Calls of one session go to one replica while it is up."""
 
     session: str
-    ids: bool = True
-    """Ask for token ids and log probabilities if the upstream can return them."""
     seed: int | None = None
     """The sampling seed, unless the agent sets one; None leaves it to the upstream."""
 

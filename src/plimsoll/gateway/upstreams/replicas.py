@@ -21,7 +21,7 @@ from plimsoll.gateway.upstreams.failures import UpstreamFailure
 from plimsoll.gateway.upstreams.openai_server import OpenAIServer
 from plimsoll.gateway.upstreams.protocol import CallContext
 
-__all__ = ["Replica", "ReplicaState", "Replicas", "watch_health"]
+__all__ = ["Replica", "ReplicaState", "Replicas"]
 
 MAX_FAILURES_IN_A_ROW = 3
 """Consecutive failures until a replica is cooled down. One failed connection is enough."""

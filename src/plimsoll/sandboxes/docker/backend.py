@@ -29,7 +29,8 @@ from plimsoll.sandboxes.docker.daemon.errors import (
 )
 from plimsoll.sandboxes.docker.docker_container import DockerContainer
 from plimsoll.sandboxes.docker.files.host_files import HostFiles
-from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore, prune_images
+from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore
+from plimsoll.sandboxes.docker.images.pruning import prune_images
 from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.network.run_networks import RunNetworks, name_servers
 from plimsoll.sandboxes.docker.options import DockerOptions
@@ -105,7 +106,7 @@ class DockerBackend:
         await asyncio.to_thread(remove_stale_locks, Home.find(options.home).locks)
         locks = HostLocks(str(daemon.endpoint), options.home)
         self._files = HostFiles(daemon, init_binary(info.architecture), options.home)
-        self._stack.push_async_callback(self._files.close)
+        self._stack.push_async_callback(self._files.volumes.close)
         self._networks = RunNetworks(daemon, self._files.ensure_image, locks)
         self._stack.push_async_callback(self._networks.close)
         self._images = ImageStore(daemon, os.environ, locks)
@@ -259,7 +260,7 @@ class DockerBackend:
         log.warning("%s; it is created again", removed)
         for name in removed.names:
             self._networks.forget(name)
-            self._files.forget(name)
+            self._files.volumes.forget(name)
 
     async def _answers(self) -> bool:
         """Whether the daemon accepts a new connection.

@@ -22,7 +22,6 @@ __all__ = [
     "NO_NETWORK_MODE",
     "ContainerSpec",
     "bind_mount",
-    "hardening",
     "limits_config",
     "start_error",
     "volume_mount",

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.permissions import NetworkMode, NetworkPolicy
+from plimsoll.sandboxes.container.sandbox import ContainerSandbox
 from plimsoll.sandboxes.docker.container_spec import NO_NETWORK_MODE, ContainerSpec, start_error
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.client import AttachStream
@@ -18,7 +18,7 @@ from plimsoll.sandboxes.docker.files.tar_stream import Tar, tar_stream
 from plimsoll.sandboxes.docker.files.volumes import check_volumes
 from plimsoll.sandboxes.docker.network.egress_proxy import EgressProxy
 from plimsoll.sandboxes.docker.network.run_networks import RunNetworks, is_missing_network
-from plimsoll.sandboxes.protocol import Mount, OnConnection, Served
+from plimsoll.sandboxes.protocol import Mount, ServedSocket
 
 __all__ = ["DockerContainer"]
 
@@ -26,14 +26,6 @@ _REASON_SECONDS = 8.0
 _REMOVE_SECONDS = 30.0
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 _NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
-
-
-class _Sandbox(Protocol):
-    async def serve(self, port: int, on_connection: OnConnection) -> Served: ...
-
-    def check_disk(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class DockerContainer:
@@ -46,13 +38,13 @@ class DockerContainer:
         self._stream: AttachStream | None = None
         self._network: str | None = spec.network
         """The network of the container; `none` for a container without one."""
-        self._proxy: Served | None = None
+        self._proxy: ServedSocket | None = None
         self._lock = asyncio.Lock()
         self._gone_reason = ""
         self._removed = False
         self._last_error = ""
         """The last error of its removal."""
-        self.sandbox: _Sandbox | None = None
+        self.sandbox: ContainerSandbox | None = None
         """Set when the sandbox runs: the egress proxy is served through it."""
 
     @property

@@ -152,11 +152,9 @@ def _space(found: os.statvfs_result, *, as_root: bool) -> DiskSpace:
 
 
 @contextlib.asynccontextmanager
-async def watch_disk(
-    check: Callable[[], Awaitable[None]], *, every: float = _PERIOD
-) -> AsyncGenerator[None]:
+async def watch_disk(check: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
     """Call `check` every second while the block runs. A failing check ends no run."""
-    task = asyncio.create_task(_check_repeatedly(check, every))
+    task = asyncio.create_task(_check_repeatedly(check))
     try:
         yield
     finally:
@@ -164,7 +162,7 @@ async def watch_disk(
         await asyncio.wait([task])
 
 
-async def _check_repeatedly(check: Callable[[], Awaitable[None]], every: float) -> None:
+async def _check_repeatedly(check: Callable[[], Awaitable[None]]) -> None:
     failed = False
     while True:
         try:
@@ -174,4 +172,4 @@ async def _check_repeatedly(check: Callable[[], Awaitable[None]], every: float) 
             if not failed:
                 log.warning("the disk of the sandboxes cannot be checked: %s", error)
             failed = True
-        await asyncio.sleep(every)
+        await asyncio.sleep(_PERIOD)

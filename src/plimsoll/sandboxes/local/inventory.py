@@ -24,7 +24,6 @@ from plimsoll.sandboxes.trees.removal import remove_folder
 
 __all__ = ["LocalInventory"]
 
-_EXIT_SECONDS = 10.0
 _UNOWNED_SECONDS = 60.0
 """Age at which an incomplete folder without an owner in its name expires."""
 _OWNED_SECONDS = 3600.0
@@ -100,7 +99,7 @@ def _remove_sandbox(home: Home, resource: Resource) -> None:
             monitor = find_monitors([owner.pid]).get(resource.id)
             if monitor is not None:
                 kill_sandbox(monitor)
-        kill_survivors(resource.id, _EXIT_SECONDS)
+        kill_survivors(resource.id)
         Cgroup({name: Path(path) for name, path in meta.cgroups.items()}).remove()
     with contextlib.suppress(FileNotFoundError):
         folder.rename(staged)

@@ -22,7 +22,7 @@ from plimsoll.sandboxes.host.disk_space import FolderDisk, OpenDisk
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.host.resources import HostResources
 from plimsoll.sandboxes.local.inside.listener import ADDRESS
-from plimsoll.sandboxes.local.streams import LocalServed, OutputReader, close_unclaimed_socket
+from plimsoll.sandboxes.local.streams import LocalServedSocket, OutputReader, close_unclaimed_socket
 from plimsoll.sandboxes.protocol import (
     KEEP_OUTPUT,
     ExecResult,
@@ -86,7 +86,7 @@ class LocalSandbox:
         self._user = user
         self._on_close = on_close
         self._readers: set[OutputReader] = set()
-        self._served: set[LocalServed] = set()
+        self._served: set[LocalServedSocket] = set()
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -267,7 +267,7 @@ class LocalSandbox:
             raise SandboxUnavailable(self._channel.gone)
         self._network = allowed
 
-    async def serve(self, port: int, on_connection: OnConnection) -> LocalServed:
+    async def serve(self, port: int, on_connection: OnConnection) -> LocalServedSocket:
         """Listen in the network of the current policy; without one, on the sandbox's loopback."""
         fields = {"port": port, "network": self._network}
         _, reply = await self._channel.send("listen", (), **fields)
@@ -279,7 +279,7 @@ class LocalSandbox:
         if "fd" not in answer:
             why = answer.get("error", "killed")
             raise SandboxError(f"cannot listen on {ADDRESS}:{port} in the sandbox: {why}")
-        served = await LocalServed.start(int(answer["fd"]), on_connection)
+        served = await LocalServedSocket.start(int(answer["fd"]), on_connection)
         self._served.add(served)
         return served
 

@@ -10,7 +10,7 @@ from plimsoll.sandboxes.connections import Connections
 from plimsoll.sandboxes.output import Capture, Captured
 from plimsoll.sandboxes.protocol import OnConnection, OnOutput, Stream
 
-__all__ = ["LocalServed", "OutputReader", "close_unclaimed_socket"]
+__all__ = ["LocalServedSocket", "OutputReader", "close_unclaimed_socket"]
 
 _CHUNK = 1 << 18
 _LAST_READS = 8
@@ -77,7 +77,7 @@ class OutputReader:
             self._read_end = None
 
 
-class LocalServed:
+class LocalServedSocket:
     """Created by `LocalSandbox.serve`. The socket was made in the sandbox, and is served here."""
 
     def __init__(self, server: asyncio.Server, connections: Connections, port: int) -> None:
@@ -86,7 +86,7 @@ class LocalServed:
         self._port = port
 
     @classmethod
-    async def start(cls, descriptor: int, on_connection: OnConnection) -> "LocalServed":
+    async def start(cls, descriptor: int, on_connection: OnConnection) -> "LocalServedSocket":
         listening = socket.socket(fileno=descriptor)
         connections = Connections(on_connection)
         try:

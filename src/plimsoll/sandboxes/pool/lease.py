@@ -17,7 +17,7 @@ from plimsoll.sandboxes.protocol import (
     Sandbox,
     SandboxSpec,
     SandboxStatus,
-    Served,
+    ServedSocket,
     Transfer,
 )
 
@@ -37,7 +37,7 @@ class Lease:
         self.pooled = pooled
         self.network: NetworkPolicy | None = spec.network
         """The sandbox's current policy; None after a failed change."""
-        self.served: list[Served] = []
+        self.served: list[ServedSocket] = []
         self._labels = spec.labels
         self._on_close = on_close
         self._calls = 0
@@ -114,7 +114,7 @@ class Lease:
         await self._count_call(sandbox.set_network(policy))
         self.network = policy
 
-    async def serve(self, port: int, on_connection: OnConnection) -> Served:
+    async def serve(self, port: int, on_connection: OnConnection) -> ServedSocket:
         served = await self._count_call(self._open.serve(port, on_connection))
         self.served.append(served)
         return served

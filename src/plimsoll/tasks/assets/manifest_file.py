@@ -1,6 +1,5 @@
 """assets.toml: validated on reading, because users may edit it; written atomically."""
 
-import json
 import os
 import tomllib
 from collections.abc import Iterable
@@ -8,7 +7,9 @@ from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
+import tomlkit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from tomlkit.items import Item
 
 from plimsoll.core.errors import AssetError
 from plimsoll.core.ids import short_id
@@ -148,9 +149,8 @@ def _table(name: str, item: Asset | Request) -> str:
 
 
 def _value(value: str | int | tuple[str, ...]) -> str:
-    """Format a value. JSON is valid TOML here, except for DEL, which TOML escapes."""
-    plain = list(value) if isinstance(value, tuple) else value
-    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
+    item: Item = tomlkit.item(list(value) if isinstance(value, tuple) else value)
+    return item.as_string()
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:

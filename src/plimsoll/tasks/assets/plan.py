@@ -24,7 +24,6 @@ __all__ = [
     "PlannedRequest",
     "UnstagedFetch",
     "clone_target",
-    "is_mountable",
     "make_plan",
     "unstaged_requests",
 ]

@@ -31,7 +31,6 @@ class RunScript:
     cwd: str
     env: dict[str, str]
     pipefail: bool
-    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Stage:
     additions: list[RemoteAdd] = field(default_factory=list["RemoteAdd"])
     workdir: str = "/"
     env: dict[str, str] = field(default_factory=dict[str, str])
-    folders: list[str] = field(default_factory=list[str])
     shell: tuple[str, ...] = ("/bin/sh", "-c")
 
 
@@ -134,7 +132,6 @@ def _apply(
     match instruction.keyword:
         case "WORKDIR":
             stage.workdir = join_path(stage.workdir, expand(unquote(args).strip(), stage.env))
-            stage.folders.append(stage.workdir)
         case "ENV":
             for name, value in _pairs(args, escape):
                 stage.env[name] = expand(unquote(value), stage.env)
@@ -158,7 +155,6 @@ def _run(stage: Stage, instruction: Instruction, lines: Sequence[str], escape: s
         cwd=stage.workdir,
         env=dict(stage.env),
         pipefail="pipefail" in stage.shell,
-        line=instruction.line,
     )
 
 
@@ -202,7 +198,6 @@ def _copy(stage: Stage, instruction: Instruction, escape: str) -> None:
             stage.additions.append(RemoteAdd(url, join_path(folder, name), instruction.line))
         return
     stage.copies.append(Copy(tuple(sources), folder, instruction.flag("from")))
-    stage.folders.append(folder)
 
 
 def _pairs(args: str, escape: str) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,7 @@
 """Scanner of scripts for fetches, with their destinations and revisions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,18 +32,12 @@ class FoundFetch:
 class Scanner:
     """Scans scripts of one phase. Keeps the working directory, variables and git remotes."""
 
-    def __init__(
-        self,
-        phase: Phase,
-        folders: Sequence[Path],
-        cwd: str = "/",
-        env: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, phase: Phase, folders: Sequence[Path], cwd: str = "/") -> None:
         self.phase = phase
         self.folders = folders
         """Folders to search for requirements files."""
         self.cwd = cwd
-        self.env = dict(env or {})
+        self.env: dict[str, str] = {}
         self.found: list[FoundFetch] = []
         self.remotes: dict[tuple[str, str], str] = {}
         """URLs by folder and remote name."""

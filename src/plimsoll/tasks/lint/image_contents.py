@@ -1,4 +1,4 @@
-"""Contents of an image, from its Dockerfile: programs, Python packages and folders.
+"""Contents of an image, from its Dockerfile: programs and Python packages.
 
 A program or module is present, absent or unknown. It is unknown if the base image or a command
 of the Dockerfile is not understood.
@@ -84,7 +84,6 @@ REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(
 class ImageContents:
     """The known contents of one image."""
 
-    base: str = ""
     bare: bool = False
     """The base image has no Python packages of its own."""
     opaque: bool = True
@@ -97,8 +96,6 @@ class ImageContents:
     """Packages of the Linux distribution."""
     uv_tools: set[str] = field(default_factory=set[str])
     """Tools that `uvx` and `uv tool install` have added to uv's store."""
-    folders: tuple[str, ...] = ()
-    """Folders and files from copies, clones and downloads."""
 
     def has_module(self, module: str) -> bool | None:
         """Whether a Python module can be imported; None if unknown."""
@@ -126,24 +123,19 @@ def read_image(build: DockerfileBuild) -> ImageContents:
     base = chain[0].base
     repository = base.split("@")[0].rsplit("/", 1)[-1].split(":")[0]
     official = "/" not in base or base.startswith(("docker.io/library/", "library/"))
-    image = ImageContents(
-        base=base, bare=official and repository in BARE, workdir=chain[-1].workdir
-    )
+    image = ImageContents(bare=official and repository in BARE, workdir=chain[-1].workdir)
     image.opaque = not image.bare
     image.programs |= set(BASE_PROGRAMS.get(repository, ()))
     if repository == "python" and not re.search(r"slim|alpine", base):
         image.programs |= {"curl", "git", "wget"}
-    folders: list[str] = []
     for stage in chain:
-        folders += _read_stage(image, stage, build)
+        _read_stage(image, stage, build)
         for found in stage_fetches(build, stage):
             _install(image, found.fetch)
-            folders += [found.fetch.target] if found.fetch.target else []
-    image.folders = tuple(folder for folder in folders if folder)
     return image
 
 
-def _read_stage(image: ImageContents, stage: Stage, build: DockerfileBuild) -> list[str]:
+def _read_stage(image: ImageContents, stage: Stage, build: DockerfileBuild) -> None:
     for copied in stage.copies:
         if copied.stage is None:
             continue
@@ -155,11 +147,6 @@ def _read_stage(image: ImageContents, stage: Stage, build: DockerfileBuild) -> l
         for command in run.script.commands:
             if not _is_understood(command, build):
                 image.opaque = True
-    folders = list(stage.folders)
-    for run in stage.runs:
-        for command in run.script.named("mkdir", "ln", "cp", "mv", "tar", "touch"):
-            folders += [arg for arg in command.args if arg.startswith("/")]
-    return folders
 
 
 def _is_understood(command: Command, build: DockerfileBuild) -> bool:

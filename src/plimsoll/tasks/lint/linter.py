@@ -12,7 +12,7 @@ from plimsoll.tasks.lint.rules import RULES
 from plimsoll.tasks.loader import InvalidTask, LoadedTasks
 from plimsoll.tasks.task import Task
 
-__all__ = ["ALL_RULES", "LintResult", "lint_invalid", "lint_task", "lint_tasks"]
+__all__ = ["ALL_RULES", "LintResult", "lint_task", "lint_tasks"]
 
 LOCATED = re.compile(r"(?:(?P<file>.+?):(?P<line>\d+): |(?P<only>.+?): )(?P<message>.*)", re.DOTALL)
 

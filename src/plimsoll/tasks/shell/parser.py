@@ -235,7 +235,6 @@ class _Builder:
         found = Assignment(
             name=source(name) if name else "",
             value=word(value) if value else "",
-            line=self.line(node),
             substitutions=tuple(self._substitutions(value, context)) if value else (),
         )
         self.assignments.append(found)
@@ -428,6 +427,6 @@ class _Builder:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         inner = replace(context, conditional=True, guarded=False)
         block = self.block((body,) if body else (), inner)
-        function = Function(source(name) if name else "", block, self.line(node))
+        function = Function(source(name) if name else "", block)
         self.functions.append(function)
         return function

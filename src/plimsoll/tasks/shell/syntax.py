@@ -67,7 +67,6 @@ class Assignment:
 
     name: str
     value: str
-    line: int
     substitutions: tuple[Substitution, ...] = ()
 
 
@@ -169,7 +168,6 @@ class Group:
 class Function:
     name: str
     body: "Block"
-    line: int
 
 
 @dataclass(frozen=True, slots=True)

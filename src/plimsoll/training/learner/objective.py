@@ -8,6 +8,9 @@
 - Without correction, w is 1 and r is the ratio to the behaviour weights.
 - The distance is weighted by r, too. Only then is its gradient that of the KL divergence, which is
   its mean over the policy's own tokens.
+
+Tensors hold one value for each trained token, the samples concatenated. `rows` holds the sample of
+each token, `sizes` the number of trained tokens of each sample.
 """
 
 from typing import Literal
@@ -32,11 +35,6 @@ __all__ = [
     "truncated_weight",
     "value_loss",
 ]
-
-# Losses of trained tokens, probability ratios, and the average over a batch.
-#
-# Tensors hold one value for each trained token, the samples concatenated. `rows` holds the
-# sample of each token, `sizes` the number of trained tokens of each sample.
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:

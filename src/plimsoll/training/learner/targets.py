@@ -15,7 +15,7 @@ from plimsoll.training.learner.torch_calls import numbers
 
 __all__ = ["TokenTargets", "compute_targets", "generalized_advantages", "whiten"]
 
-_LEAST_STD = 1e-8
+_MIN_STD = 1e-8
 
 
 def generalized_advantages(
@@ -38,7 +38,7 @@ def generalized_advantages(
 def whiten(values: Tensor) -> Tensor:
     """(v − mean) / standard deviation, over all tokens of a batch."""
     spread, mean = torch.std_mean(values, correction=0)
-    return (values - mean) / (spread + _LEAST_STD)
+    return (values - mean) / (spread + _MIN_STD)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

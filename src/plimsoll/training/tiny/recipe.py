@@ -87,7 +87,7 @@ def make_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerBase:
 BATCHES = 400
 BATCH = 32
 RATE = 6e-3
-LONGEST_ANSWER = 64
+MAX_ANSWER_TOKENS = 64
 
 
 def make(folder: Path, *, seed: int = 0, say: Callable[[str], None]) -> list[float]:
@@ -169,7 +169,7 @@ def loss_of(model: LlamaForCausalLM, batch: Examples) -> Tensor:
 
 def save(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
     model.generation_config = GenerationConfig(
-        do_sample=True, temperature=1.0, max_new_tokens=LONGEST_ANSWER, **ends(tokenizer)
+        do_sample=True, temperature=1.0, max_new_tokens=MAX_ANSWER_TOKENS, **ends(tokenizer)
     )
     with quietly():
         cast(Any, model).half().save_pretrained(folder)

@@ -6,7 +6,6 @@ from upstream_parts import BASH, CALL, ask, ids_of, result, sent_back, streamed,
 
 from plimsoll.core.errors import UsageError
 from plimsoll.gateway.completions import Refusal
-from plimsoll.gateway.upstreams.protocol import CallContext
 from plimsoll.gateway.upstreams.scripted.byte_tokens import decode_ids
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import (
@@ -73,12 +72,6 @@ async def test_a_stream_has_the_tokens_and_the_text_of_the_whole_answer():
     assert chunks[-1].usage == whole.usage and whole.usage
     assert whole.usage.answer == len(whole.tokens.answer)
     assert sum(chunk.finish is not None for chunk in chunks) == 1
-
-
-async def test_no_token_ids_unless_requested():
-    answer = await ScriptedPolicy(TWO_TURNS).answer(ask(), CallContext("s", ids=False))
-    assert answer.tokens is None
-    assert b"logprobs" not in bytes((answer.raw or {})["choices"])
 
 
 async def test_side_requests_take_no_turn():

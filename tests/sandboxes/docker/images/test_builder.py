@@ -71,7 +71,9 @@ async def kit(daemon: Daemon, tmp_path: Path) -> AsyncIterator[Kit]:
     for row in await daemon.images("plimsoll.shared=yes"):
         labels = from_docker(row.labels)
         if labels and labels.owner == this_process() and labels.ticket in ("assets", "image"):
-            await daemon.remove_image(row.id, force=True)
+            await daemon.call(
+                "DELETE", f"/images/{row.id}", "remove an image", params={"force": "1"}
+            )
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from plimsoll.core.ids import short_id
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.images.build_input import BUILD_LABEL
-from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore, prune_images
+from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore
+from plimsoll.sandboxes.docker.images.pruning import prune_images
 from plimsoll.sandboxes.docker.labels import OWNER_LABEL
 from plimsoll.sandboxes.protocol import ImageSource
 

@@ -17,7 +17,7 @@ from tiny_model import CHAT, CHAT_WITH_TOOLS, END, make_model
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.core.versions import Version
-from plimsoll.gateway.upstreams.factory import make_upstream
+from plimsoll.gateway.upstreams.factory import KEY_VARIABLE, make_upstream
 from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.testing.waiting import until
 from plimsoll.training.policies.local.torch_policy import TorchPolicy
@@ -94,7 +94,9 @@ async def test_tools_are_refused_if_the_template_has_none(tmp_path):
 
 @asynccontextmanager
 async def behind_a_gateway(policy: TorchPolicy, folder: Path) -> AsyncIterator[ServedSession]:
-    upstream = await make_upstream(policy.urls, key=policy.key)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY_VARIABLE, policy.key)
+        upstream = await make_upstream(policy.urls)
     try:
         async with serving(upstream, folder) as session:
             yield session

@@ -175,7 +175,7 @@ async def test_the_gateway_records_tokens_of_the_new_weights(base: Path, tmp_pat
     servers = replicas("vllm")
     async with running_policy(servers, tmp_path) as policy:
         await policy.publish(weights_of(base, 1), V(1))
-        upstream = await make_upstream(policy.urls, model=policy.model, key=policy.key)
+        upstream = await make_upstream(policy.urls, model=policy.model)
         request = Request(
             model="", history=NoHistory(), messages=msgspec.Raw(b'[{"role":"user","content":"?"}]')
         )

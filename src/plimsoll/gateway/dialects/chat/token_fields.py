@@ -96,7 +96,7 @@ def _parsed_without(data: bytes, request: Request) -> bytes:
     choices = _CHOICES.decode(fields["choices"])
     for choice in choices:
         for name in TOKEN_FIELDS:
-            wanted = request.wants_logprobs if name == "logprobs" else request.wants_ids
-            if name in choice and not wanted:
+            is_requested = request.wants_logprobs if name == "logprobs" else request.wants_ids
+            if name in choice and not is_requested:
                 choice[name] = _NULL
     return encode({**fields, "choices": choices})

@@ -45,12 +45,6 @@ __all__ = [
     "truncated",
 ]
 
-# Translates a script's command into a call of the tools that an agent offers.
-#
-# Agents name their shell tool differently and expect different arguments: a string, a list of
-# words, an additional description. The tool's JSON schema tells which.
-
-
 SHELLS = (
     "bash",
     "shell_command",
@@ -92,7 +86,11 @@ _FILLED: dict[str, object] = {
 
 
 def run_call(command: str, tools: list[RequestTool]) -> tuple[str, dict[str, object]] | None:
-    """The tool name and arguments that run the command; None if no tool can."""
+    """The tool name and arguments that run a script's command; None if no tool can.
+
+    Agents name their shell tool differently and expect different arguments: a string, a list of
+    words, an additional description. The tool's JSON schema tells which.
+    """
     for tool in _in_order(tools):
         schema = _read_schema(tool)
         name = next((name for name in COMMANDS if name in schema.properties), None)
@@ -224,11 +222,10 @@ class Reply:
 class ScriptedModel:
     """Answers requests by a script, or by a function that returns the answer."""
 
-    def __init__(
-        self, script: Script | Callable[[ScriptedRequest], Turn | str], *, model: str = "scripted"
-    ) -> None:
+    model = "scripted"
+
+    def __init__(self, script: Script | Callable[[ScriptedRequest], Turn | str]) -> None:
         self._script = script
-        self.model = model
         # Agents do not send reasoning back, but it stays in the tokens, as with a server that keeps
         # its KV cache.
         self._thoughts: OrderedDict[str, str] = OrderedDict()

@@ -27,6 +27,8 @@ __all__ = ["ScriptedPolicy"]
 
 WHERE = "the script"
 
+_ALL_TOKENS = TokenOptions()
+
 _Tokens = Annotated[int, msgspec.Meta(ge=1)]
 _tokens: "msgspec.json.Decoder[int | None]" = msgspec.json.Decoder(_Tokens | None)
 
@@ -42,7 +44,6 @@ class ScriptedPolicy:
         self,
         script: Path | Script | Callable[[ScriptedRequest], Turn | str],
         *,
-        version: Version = FIRST_VERSION,
         pace: float = 0.0,
     ) -> None:
         self._script_model = ScriptedModel(
@@ -51,7 +52,6 @@ class ScriptedPolicy:
         self._failed: Counter[str] = Counter()
         self._pace = pace
         """Seconds between the pieces of a stream."""
-        self.version = version
 
     @property
     def model(self) -> str:
@@ -67,13 +67,13 @@ class ScriptedPolicy:
         return [ReplicaState(url=WHERE)]
 
     async def ready(self) -> Version:
-        return self.version
+        return FIRST_VERSION
 
     async def answer(self, request: Request, call: CallContext) -> Answer:
         reply = await self._reply(request, call)
         if self._should_fail(reply):
             raise await _failure(reply)
-        return read_answer(WHERE, self._script_model.body(reply, _token_options(request, call)))
+        return read_answer(WHERE, self._script_model.body(reply, _ALL_TOKENS))
 
     @asynccontextmanager
     async def stream(
@@ -83,7 +83,7 @@ class ScriptedPolicy:
         fails = self._should_fail(reply)
         if fails and not _begins(reply):
             raise await _failure(reply)
-        pieces = self._pieces(reply, _token_options(request, call), fails=fails)
+        pieces = self._pieces(reply, fails=fails)
         try:
             yield pieces
         finally:
@@ -100,11 +100,9 @@ class ScriptedPolicy:
         await asyncio.sleep(reply.turn.delay)
         return reply
 
-    async def _pieces(
-        self, reply: Reply, options: TokenOptions, *, fails: bool
-    ) -> AsyncGenerator[list[Chunk]]:
+    async def _pieces(self, reply: Reply, *, fails: bool) -> AsyncGenerator[list[Chunk]]:
         reader = StreamReader(WHERE)
-        events = list(self._script_model.events(reply, options))
+        events = list(self._script_model.events(reply, _ALL_TOKENS))
         for event in events[: len(events) // 2] if fails else events:
             yield [reader.read(event)]
             await asyncio.sleep(self._pace)
@@ -127,11 +125,6 @@ def _parse(request: Request, call: CallContext) -> ScriptedRequest:
         return read_request(request.messages, request.tools, call.session, limit=tokens)
     except DECODE_ERRORS as error:
         raise UpstreamFailure("bad_request", f"invalid request: {error}") from error
-
-
-def _token_options(request: Request, call: CallContext) -> TokenOptions:
-    ids, logprobs = request.wants_ids, request.wants_logprobs
-    return TokenOptions(ids=call.ids or ids, logprobs=call.ids or logprobs)
 
 
 def _begins(reply: Reply) -> bool:

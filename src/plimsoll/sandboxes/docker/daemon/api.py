@@ -156,10 +156,9 @@ class Daemon(Client):
         params = {"repo": repository, "tag": tag}
         await self.call("POST", f"/images/{_quoted(image)}/tag", "tag an image", params=params)
 
-    async def remove_image(self, name: str, *, force: bool = False) -> bool:
+    async def remove_image(self, name: str) -> bool:
         """Remove a tag, or the image if it has no other. One in use is a `DaemonError` 409."""
-        params = {"force": "1" if force else "0"}
-        return await self._remove(f"/images/{_quoted(name)}", "remove an image", params)
+        return await self._remove(f"/images/{_quoted(name)}", "remove an image")
 
     def pull(self, name: str, auth: str = "", platform: str = "") -> AsyncGenerator[Progress, None]:
         """Pull an image from its registry. `auth` is the value of the header X-Registry-Auth."""

@@ -45,7 +45,6 @@ class DaemonInfo(_Response, frozen=True):
     runtimes: dict[str, Any] = {}
     security_options: list[str] | None = None
     cpus: int = msgspec.field(default=0, name="NCPU")
-    memory: int = msgspec.field(default=0, name="MemTotal")
     memory_limit: bool = True
     swap_limit: bool = True
     pids_limit: bool = True
@@ -68,7 +67,6 @@ class ContainerState(_Response, frozen=True):
     oom_killed: bool = msgspec.field(default=False, name="OOMKilled")
     exit_code: int = 0
     error: str = ""
-    started_at: str = ""
     finished_at: str = ""
 
 
@@ -76,7 +74,6 @@ class NetworkEndpoint(_Response, frozen=True):
     """A container's endpoint in a network."""
 
     network: str = msgspec.field(default="", name="NetworkID")
-    address: str = msgspec.field(default="", name="IPAddress")
 
 
 class NetworkSettings(_Response, frozen=True):
@@ -86,14 +83,10 @@ class NetworkSettings(_Response, frozen=True):
 class MountPoint(_Response, frozen=True):
     type: str = ""
     name: str = ""
-    source: str = ""
-    destination: str = ""
-    rw: bool = msgspec.field(default=True, name="RW")
 
 
 class ContainerConfig(_Response, frozen=True):
     labels: Labels | None = None
-    env: list[str] | None = None
 
 
 class ContainerInspect(_Response, frozen=True):
@@ -105,7 +98,6 @@ class ContainerInspect(_Response, frozen=True):
     created: str = ""
     state: ContainerState = ContainerState()
     config: ContainerConfig = ContainerConfig()
-    network_settings: NetworkSettings = NetworkSettings()
     mounts: list[MountPoint] | None = None
 
 
@@ -130,8 +122,6 @@ class ImageConfig(_Response, frozen=True):
     working_dir: str = ""
     user: str = ""
     labels: Labels | None = None
-    entrypoint: list[str] | None = None
-    cmd: list[str] | None = None
 
 
 class ImageMetadata(_Response, frozen=True):
@@ -145,7 +135,6 @@ class ImageInspect(_Response, frozen=True):
     repo_tags: list[str] | None = None
     created: str = ""
     size: int = 0
-    architecture: str = ""
     config: ImageConfig | None = None
     metadata: ImageMetadata = ImageMetadata()
 

@@ -65,7 +65,7 @@ class HostFiles:
         self._home = home
         self._shared_init: Path | None = None
         """The path of the init on this host; None if the daemon does not see this host's files."""
-        self._volumes = ContentVolumes(daemon, self.ensure_image)
+        self.volumes = ContentVolumes(daemon, self.ensure_image)
         self._targets = ImagePaths(daemon)
         self._storage_lock = asyncio.Lock()
         self._limits_storage: bool | None = None
@@ -83,13 +83,6 @@ class HostFiles:
         closed = any("selinux" in option for option in info.security_options or ())
         if self._daemon.endpoint.is_local and not closed:
             self._shared_init = await self._find_shared()
-
-    async def close(self) -> None:
-        await self._volumes.close()
-
-    def forget(self, volume: str) -> None:
-        """Forget a volume that was removed; the next sandbox that needs it fills it again."""
-        self._volumes.forget(volume)
 
     async def ensure_image(self) -> str:
         """The image that contains only the init; created if missing. Returns its name."""
@@ -172,7 +165,7 @@ class HostFiles:
         def write(tar: Tar, folder: str) -> None:
             add_file(tar, self._init.path, f"{folder}/{path.name}", 0o555)
 
-        await self._volumes.ensure(name, write)
+        await self.volumes.ensure(name, write)
         return name
 
     async def _volume(self, mount: Mount, key: str) -> str:
@@ -188,7 +181,7 @@ class HostFiles:
         else:
             digest = await asyncio.to_thread(_content_digest, write)
         name = f"plimsoll-assets-{digest}"
-        await self._volumes.ensure(name, write)
+        await self.volumes.ensure(name, write)
         return name
 
 

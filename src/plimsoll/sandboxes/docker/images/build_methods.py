@@ -100,7 +100,7 @@ class ClassicBuild:
 
 
 _TERMINATE_SECONDS = 10.0
-_LONGEST_LINE = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
 _BUILDX_STEP = re.compile(r"#(\d+) \[[^]]*\d+/\d+\] (.+)")
 _BUILDX_OUTPUT = re.compile(r"#(\d+) \d+\.\d+ (.*\S)")
 _BUILDX_STEP_FAILED = re.compile(r"#(\d+) ERROR: (.+)")
@@ -170,10 +170,10 @@ class BuildxBuild:
         assert process.stdout is not None
         try:
             rest = b""
-            while piece := await process.stdout.read(_LONGEST_LINE):
+            while piece := await process.stdout.read(_MAX_LINE_BYTES):
                 emit("stdout", piece)
                 *lines, rest = (rest + piece).split(b"\n")
-                rest = rest[-_LONGEST_LINE:]
+                rest = rest[-_MAX_LINE_BYTES:]
                 for line in lines:
                     self._read_line(line.decode("utf-8", "replace"))
             self._read_line(rest.decode("utf-8", "replace"))

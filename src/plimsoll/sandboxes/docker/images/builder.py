@@ -29,7 +29,6 @@ from plimsoll.sandboxes.docker.images.build_input import (
     BaseImage,
     BuildContext,
     BuildDockerfile,
-    RenderedDockerfile,
 )
 from plimsoll.sandboxes.docker.images.build_methods import BuildxBuild, ClassicBuild, has_buildx
 from plimsoll.sandboxes.docker.images.puller import Puller
@@ -74,7 +73,6 @@ class _Plan:
     request: BuildRequest
     parsed: BuildDockerfile
     context: BuildContext
-    rendered: RenderedDockerfile
     assets: str
     tag: str
     method: ClassicBuild | BuildxBuild
@@ -135,7 +133,7 @@ class Builder:
         sums = hashlib.sha256(msgspec.json.encode([*inputs, bases]))
         tag = f"{_TASK}:{sums.hexdigest()[:32]}"
         kind = BuildxBuild if parsed.buildkit_feature() else ClassicBuild
-        return _Plan(request, parsed, context, rendered, assets, tag, kind(parsed, rendered))
+        return _Plan(request, parsed, context, assets, tag, kind(parsed, rendered))
 
     async def _base(
         self, base: BaseImage, parsed: BuildDockerfile, on_output: OnOutput | None

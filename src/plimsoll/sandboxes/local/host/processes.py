@@ -18,6 +18,8 @@ __all__ = ["find_monitors", "kill_sandbox", "kill_survivors"]
 _ZYGOTE = b"plimsoll.sandboxes.local.inside.zygote"
 _ROOT = re.compile(rb"^\S+ \S+ \S+ / / .*[,=]upperdir=sandboxes/([0-9a-f]+)/up/", re.MULTILINE)
 _EXIT_TIMEOUT_MS = 5_000
+_KILL_SECONDS = 10.0
+"""Processes that a signal has not ended after this time are reported."""
 _POLL_SECONDS = 0.02
 
 
@@ -53,13 +55,13 @@ def kill_sandbox(monitor: int) -> None:
             os.close(descriptor)
 
 
-def kill_survivors(sandbox: str, seconds: float, monitor: int | None = None) -> None:
+def kill_survivors(sandbox: str, monitor: int | None = None) -> None:
     """Kill all processes that still see a sandbox's files, and wait until none is left.
 
     `monitor` is the sandbox's monitor, if it is alive: init is its child. Raises `SandboxError`
     if a process does not die; the sandbox's folder must not be removed then.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _KILL_SECONDS
     while left := _processes_of(sandbox, monitor):
         for pid in left:
             thaw(pid)

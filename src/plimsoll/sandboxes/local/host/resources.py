@@ -111,7 +111,7 @@ class HostResources:
     def _stage_removal(self, ended: bool, monitor: int | None) -> Path:
         """Remove the control groups, and move the folder to its staging path for removal."""
         if not ended:
-            kill_survivors(self.id, _EXIT_SECONDS, monitor)
+            kill_survivors(self.id, monitor)
         if self._cgroup is not None:
             self._cgroup.remove()
         if self._keep is not None:

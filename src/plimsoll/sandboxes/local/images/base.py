@@ -66,7 +66,7 @@ _PACKAGE_STATE = ("etc", "usr", "usr/bin", "usr/lib", "etc/passwd", "etc/group",
 
 _NOBODY = 65534
 _DEEP_SHIMS = 5
-_LARGEST_FILE = 4 << 20
+_MAX_FILE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,9 @@ def _copy_public(source: Path, target: Path) -> None:
             target.chmod(0o755)
             for entry in source.iterdir():
                 _copy_public(entry, target / entry.name)
-        elif stat.S_ISREG(info.st_mode) and info.st_mode & 0o004 and info.st_size <= _LARGEST_FILE:
+        elif (
+            stat.S_ISREG(info.st_mode) and info.st_mode & 0o004 and info.st_size <= _MAX_FILE_BYTES
+        ):
             shutil.copy2(source, target)
 
 

@@ -13,7 +13,7 @@ from plimsoll.sandboxes.host.locks import process_lock
 from plimsoll.sandboxes.local.host.home import Home
 from plimsoll.sandboxes.local.images.base import Base
 
-__all__ = ["MAX_LAYERS", "LayerCache", "LocalImage", "layer_folder", "overlay_name"]
+__all__ = ["MAX_LAYERS", "LayerCache", "LocalImage", "overlay_name"]
 
 MAX_LAYERS = 120
 _MAX_OPTION_BYTES = 3900

@@ -1,4 +1,4 @@
-"""Disk space of a trial. If the disk was full, a failure says nothing about the agent.
+"""Full disks of a trial. If the disk was full, a failure says nothing about the agent.
 
 A full disk is detected by inspecting it (`SandboxStatus.full_disk`), never from the output of an
 agent or a test, which could be forged. The output is kept as evidence.
@@ -22,12 +22,12 @@ from plimsoll.sandboxes.protocol import Sandbox, SandboxStatus
 from plimsoll.trials.record import StepRecord
 from plimsoll.trials.verdicts import Cause, Evidence, Graded, Verdict, Void
 
-__all__ = ["DiskSpace"]
+__all__ = ["FullDiskCheck"]
 
 _MESSAGE = "No space left on device"
 
 
-class DiskSpace:
+class FullDiskCheck:
     """Tracks full disks from its creation on. A full disk in one step affects all later steps."""
 
     def __init__(self) -> None:
