@@ -24,7 +24,7 @@ import aiohttp
 
 from plimsoll.core.ids import Labels
 from plimsoll.core.permissions import PUBLIC
-from plimsoll.runs.evaluation.eval_run import EvalRun, Request
+from plimsoll.runs.evaluation.eval_run import EvalRequest, EvalRun
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
@@ -258,9 +258,9 @@ class Plimsoll:
                 await sandbox.close()
             return leasing.stats
 
-    def _request(self, pool: str, times: int, at_once: int) -> Request:
+    def _request(self, pool: str, times: int, at_once: int) -> EvalRequest:
         self._runs += 1
-        return Request(
+        return EvalRequest(
             path=self._root / "tasks",
             agent="oracle",
             backend="docker",

@@ -95,7 +95,7 @@ def spec(options: BenchOptions, concurrency: int, maker: str = "bench_environmen
 
 
 def order(ticket: str, task: str) -> Order:
-    return Order(ticket=ticket, group="bench", task=task, attempt=1, folder="")
+    return Order(ticket=ticket, task=task, name="bench", attempt=1, folder="")
 
 
 class _Ours:

@@ -1,6 +1,7 @@
 """Measurements of `bench_workers.py` besides the churn: small turns, sleeping trials, deaths."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -109,7 +110,7 @@ async def sleepers(options: BenchOptions, trials: int, seconds: float) -> Sleepe
 
 
 def _in_ms(probe: Result) -> dict[str, float]:
-    return {name: 1000 * late for name, late in probe.phases.items()}
+    return {name: 1000 * late for name, late in json.loads(probe.trajectory).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,11 @@ class DrivenController:
 
     async def finish(self, ticket: str) -> None:
         """Grade a running trial."""
-        fleet = self._supervisor._fleet
-        member = fleet.roster.find(self._supervisor._jobs[ticket].worker)
-        assert member is not None
+        supervisor = self._supervisor
+        entry = supervisor._roster.find(supervisor._jobs[ticket].worker)
+        assert entry is not None
         kept = self._controller._running[ticket]
-        fleet._finish(member, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
+        supervisor._finish(entry, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
         await kept
 
     def stop_prewarming(self) -> None:
@@ -68,11 +68,10 @@ async def driven_controller(
         Ledger(directory.path, plan.settings, this_process(), time.time) as ledger,
         Supervisor(IdleEngine(), worker_spec(plan, directory), number=number) as supervisor,
     ):
-        fleet = supervisor._fleet
         await asyncio.sleep(0)
-        for member in fleet.roster:
-            fleet._handle(member, Ready(member.worker, "nowhere", 0))
-        watching = BreakerMonitor(Breaker(plan.watched(stops=False)), None, plan.tasks, 1)
+        for entry in supervisor._roster:
+            supervisor._handle(entry, Ready("nowhere"))
+        watching = BreakerMonitor(Breaker(plan.breaker_limits(stops=False)), None, plan.tasks, 1)
         controller = Scheduler(
             plan,
             directory,

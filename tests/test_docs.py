@@ -20,7 +20,7 @@ from plimsoll.cli.main import plimsoll
 from plimsoll.config.file import Config
 from plimsoll.gateway.upstreams.scripted.script import load_script
 from plimsoll.runs.breaker import rules as breaker_rules
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.tasks.lint.linter import ALL_RULES
 from plimsoll.tasks.task_file import TaskConfig
 from plimsoll.trials.verdicts import CAUSES
@@ -308,13 +308,13 @@ def test_the_table_of_breaker_rules_is_that_of_the_code():
     shown = {name.strip("`"): when for name, when in rows_of("breaker.md", "| rule | trips when |")}
     source = Path(str(breaker_rules.__file__)).read_text()
     assert shown.keys() == set(re.findall(r'^ +rule="([a-z-]+)",$', source, re.M))
-    policy = Policy()
-    assert f"first {policy.start} trials" in shown["dead-start"]
-    assert policy.void_share == 0.5 and "more than half" in shown["void-share"]
-    assert f"{policy.equal_batches} batches in a row" in shown["equal-rewards"]
-    assert f"at least {policy.flat_share:.0%}".replace("%", " %") in shown["flat-groups"]
-    assert f"the last {policy.flat_batches} batches" in shown["flat-groups"]
-    assert f"{policy.batch} finished trials in a row" in (ROOT / "docs/breaker.md").read_text()
+    limits = BreakerLimits()
+    assert f"first {limits.start} trials" in shown["dead-start"]
+    assert limits.void_share == 0.5 and "more than half" in shown["void-share"]
+    assert f"{limits.equal_batches} batches in a row" in shown["equal-rewards"]
+    assert f"at least {limits.flat_share:.0%}".replace("%", " %") in shown["flat-groups"]
+    assert f"the last {limits.flat_batches} batches" in shown["flat-groups"]
+    assert f"{limits.batch} finished trials in a row" in (ROOT / "docs/breaker.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ from plimsoll.sandboxes.reaper import Resource
 from plimsoll.trajectories import messages, records, trajectory_file
 from plimsoll.trials import record, verdicts
 from plimsoll.workers.controller import roster
+from plimsoll.workers.worker import trajectory_store
 
 EVENTS = {
     "configured": "at number settings",
@@ -191,7 +192,6 @@ WORDS = {
 
 FILES = {
     "trials": "trials",
-    "blobs": "blobs",
     "results": "results.jsonl",
     "canaries": "canaries.jsonl",
     "summary": "summary.json",
@@ -281,7 +281,7 @@ def test_files_of_a_ledger_and_a_trial_have_their_names():
     assert location.POINTER == "ledger.json"
     assert checkpoints.FOLDER == "checkpoints"
     assert trajectory_file.FILE_NAME == "trajectory.jsonl.zst"
-    assert (directory.TRAJECTORIES, directory.BLOBS) == ("trajectories", "blobs")
+    assert (trajectory_store.TRAJECTORIES, trajectory_store.BLOBS) == ("trajectories", "blobs")
     assert trial_view.VERDICT == "verdict.json"
 
 

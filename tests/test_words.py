@@ -7,10 +7,23 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src/plimsoll"
 QUESTIONS = {"What", "Who", "Which", "How", "Whoever", "Whether"}
-RETIRED = {"door", "doors", "keeper", "kept", "known", "learns", "place", "taste", "told", "wanted"}
-"""Names of modules, classes and functions, in lower case and without underscores around them."""
+RETIRED_VARIABLES = {
+    "door",
+    "doors",
+    "keeper",
+    "learns",
+    "place",
+    "places",
+    "taste",
+    "told",
+    "wanted",
+}
+"""Names of variables, in lower case and without underscores around them."""
+RETIRED = RETIRED_VARIABLES | {"kept", "known"}
+"""Names of functions."""
 RETIRED_TYPES = RETIRED | {"line"}
-"""Functions may be called `line`: they return a line of text."""
+"""Names of modules, classes, constants and attributes. Functions and variables may be called
+`line`: a line of text."""
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -19,6 +32,23 @@ def modules() -> Iterator[tuple[Path, ast.Module]]:
     assert len(found) > 100
     for path in found:
         yield path.relative_to(SOURCE), ast.parse(path.read_text())
+
+
+def names(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """The names that a node defines, each with the retired names of its kind."""
+    match node:
+        case ast.ClassDef(name=name):
+            yield name, RETIRED_TYPES
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name, RETIRED
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name, RETIRED_TYPES
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name, RETIRED_TYPES if name.isupper() else RETIRED_VARIABLES
+        case ast.arg(arg=name):
+            yield name, RETIRED_VARIABLES
+        case _:
+            pass
 
 
 def test_a_module_docstring_opens_with_its_subject():
@@ -35,12 +65,7 @@ def test_no_retired_name_is_used():
         if path.stem in RETIRED_TYPES:
             used.append(str(path))
         for node in ast.walk(module):
-            if isinstance(node, ast.ClassDef):
-                retired = RETIRED_TYPES
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                retired = RETIRED
-            else:
-                continue
-            if node.name.strip("_").lower() in retired:
-                used.append(f"{path}:{node.lineno}: {node.name}")
+            for name, retired in names(node):
+                if name.strip("_").lower() in retired:
+                    used.append(f"{path}:{node.lineno}: {name}")
     assert used == []

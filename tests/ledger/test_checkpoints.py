@@ -39,6 +39,12 @@ def books_at(version: Version) -> Books:
     return books
 
 
+def chosen(checkpoints: Checkpoints, books: Books) -> Checkpoint | None:
+    """The checkpoint that a run continues from: the newest that fits and is unchanged."""
+    whole = (made for made in checkpoints.fitting(books) if not checkpoints.verify(made))
+    return next(whole, None)
+
+
 def test_a_manifest_has_the_files_and_the_ledger_position(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path / "made")
     made = checkpoints.write(at(3), 42, save("x"), Lineages(), {"rng": "abc", "epoch": 2})
@@ -88,13 +94,13 @@ def test_the_latest_checkpoint_fits_the_books(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path, keep=9)
     for number in (1, 2, 3):
         write(checkpoints, number)
-    assert checkpoints.latest(books_at(at(5))) == checkpoints.all()[-1]
-    assert checkpoints.latest(books_at(at(2))) == checkpoints.all()[1]
-    assert Checkpoints(tmp_path / "none").latest(books_at(at(5))) is None
+    assert chosen(checkpoints, books_at(at(5))) == checkpoints.all()[-1]
+    assert chosen(checkpoints, books_at(at(2))) == checkpoints.all()[1]
+    assert chosen(Checkpoints(tmp_path / "none"), books_at(at(5))) is None
     books = books_at(at(3))
     books.apply(RolledBack(number=0, parent=at(1), version=at(1, lineage=1)))
     # 2 and 3 are of the abandoned lineage.
-    assert checkpoints.latest(books) == checkpoints.all()[0]
+    assert chosen(checkpoints, books) == checkpoints.all()[0]
 
 
 @pytest.mark.parametrize("left", ["folder", "part", "torn", "misnamed", "no files"])
@@ -114,9 +120,9 @@ def test_an_incomplete_checkpoint_is_never_chosen(tmp_path: Path, left: str):
             manifest.rename(tmp_path / "v0-00000009.json")
         case _:
             (checkpoints.path(made) / "weights.bin").unlink()
-    assert checkpoints.latest(books_at(at(5))) == whole
+    assert chosen(checkpoints, books_at(at(5))) == whole
     again = write(checkpoints, 2)
-    assert checkpoints.latest(books_at(at(5))) == again
+    assert chosen(checkpoints, books_at(at(5))) == again
     assert checkpoints.verify(again) == []
 
 
@@ -130,7 +136,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path):
 
     with pytest.raises(LedgerError, match=r"cannot write .*No space left.*the last one stays"):
         checkpoints.write(at(2), 0, fail, Lineages())
-    assert checkpoints.latest(books_at(at(5))) == whole
+    assert chosen(checkpoints, books_at(at(5))) == whole
 
 
 KILLED = """
@@ -174,7 +180,7 @@ def test_a_kill_at_any_point_of_a_write_leaves_two_complete_checkpoints(tmp_path
         known = checkpoints.all()
         assert len(known) >= 2
         assert all(checkpoints.verify(made) == [] for made in known)
-        latest = checkpoints.latest(books_at(at(9)))
+        latest = chosen(checkpoints, books_at(at(9)))
         assert latest is not None
         seen.add(latest.version.number)
         if done.returncode == 0:

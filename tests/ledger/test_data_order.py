@@ -117,9 +117,9 @@ def test_fewer_epochs_than_have_begun_end_at_once():
 
 
 @pytest.mark.parametrize("begun", [0, 1, 50, 100, 199, 200])
-def test_coming_predicts_the_next_tasks_and_changes_nothing(begun: int):
+def test_upcoming_predicts_the_next_tasks_and_changes_nothing(begun: int):
     run, order = DrivenRun(), DataOrder(NAMES, seed=3, epochs=2)
     roll_out(run, order, begun)
-    coming = list(order.coming(run.books.epoch))
-    assert len(coming) == 200 - begun
-    assert coming == list(order.coming(run.books.epoch)) == roll_out(run, order)
+    upcoming = list(order.upcoming(run.books.epoch))
+    assert len(upcoming) == 200 - begun
+    assert upcoming == list(order.upcoming(run.books.epoch)) == roll_out(run, order)

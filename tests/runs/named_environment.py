@@ -45,7 +45,7 @@ class NamedEnvironment:
             ticket=order.ticket,
             verdict=verdict,
             seconds=0.01,
-            phases={"start": START_SECONDS},
+            sandbox_seconds=START_SECONDS,
             segments=(Segment(began, 5), Segment(self._version, 5)),
             trial=secrets.token_hex(8),
             usage=USAGE,

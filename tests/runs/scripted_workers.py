@@ -14,7 +14,7 @@ from plimsoll.core.versions import Version
 from plimsoll.runs import session
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.evaluation.trial_run import (
     Placement,
     TrialSetRun,
@@ -26,8 +26,8 @@ from plimsoll.runs.scheduling.trial_set import TrialGroup
 from plimsoll.runs.task_sets import TaskSet
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
-from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import WorkerStatus
+from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import Kind, Order, Result
 
 __all__ = ["HALF", "ONE", "ScriptedWorkers", "Trial", "evaluation", "use_workers"]
@@ -132,7 +132,7 @@ def evaluation(
     attempts: int = 1,
     concurrency: int = 2,
     agents: Sequence[str] = ("",),
-    policy: Policy | None = None,
+    limits: BreakerLimits | None = None,
     canaries: Canaries | None = None,
     resumes: bool = False,
     pool: str | None = None,
@@ -162,7 +162,7 @@ def evaluation(
     run = TrialSetRun(
         plan,
         groups,
-        breaker=Breaker(policy or Policy(stops=False)),
+        breaker=Breaker(limits or BreakerLimits(stops=False)),
         request={},
         placement=placement,
         out=out,

@@ -14,7 +14,7 @@ from plimsoll.core.errors import PolicyError
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause
-from plimsoll.workers.controller.roster import Phase
+from plimsoll.workers.controller.roster import WorkerState
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def hanging(policy: PausingPolicy) -> Generator[None]:
 def ready(rollouts: Rollouts, *, but: str = "") -> str:
     """The worker that takes tickets, if there is one."""
     for worker in rollouts.status().workers:
-        if worker.phase is Phase.READY and worker.worker != but:
+        if worker.phase is WorkerState.READY and worker.worker != but:
             return worker.worker
     return ""
 

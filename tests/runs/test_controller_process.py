@@ -58,7 +58,7 @@ def test_a_suspended_controller_receives_the_stop_signal(
     drive: Drive, directory: RunDirectory, now: bool, monkeypatch: pytest.MonkeyPatch
 ):
     # If both signals were merged, the wait for the second would never end.
-    monkeypatch.setattr(controller_process, "_APART_SECONDS", 3.0)
+    monkeypatch.setattr(controller_process, "_SIGNAL_INTERVAL_SECONDS", 3.0)
     process = drive(2 if now else 1, 0.0)
     process.send_signal(signal.SIGSTOP)
     owner = controller_process.controller(directory)
@@ -73,7 +73,7 @@ def test_a_long_wait_is_logged(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(controller_process, "_WORD_SECONDS", 0.2)
+    monkeypatch.setattr(controller_process, "_FIRST_MESSAGE_SECONDS", 0.2)
     process = drive(1, 2.0)
     owner = controller_process.controller(directory)
     assert owner is not None

@@ -111,7 +111,7 @@ def test_groups_without_variance_are_watched_unless_there_is_a_critic(
     training = f'[training]\npolicy = "openai"\nalgorithm = "{algorithm}"'
     plan = Plan.make(write(f'[policy]\nurls = ["{URLS[0]}"]\n{training}'))
     assert plan.settings.group_size > 1
-    assert (plan.watched(stops=True).group == plan.settings.group_size) is is_watched
+    assert (plan.breaker_limits(stops=True).group == plan.settings.group_size) is is_watched
 
 
 def test_workers_get_the_key_of_the_environment_for_servers_of_the_config(

@@ -13,7 +13,7 @@ from plimsoll.workers.messages import Order, Result
 
 
 def row(task: str, attempt: int, verdict: Verdict) -> Row:
-    order = Order(ticket="g/0.0", group="g", task=task, name=task, attempt=attempt, folder="")
+    order = Order(ticket="g/0.0", task=task, name=task, attempt=attempt, folder="")
     return row_of(order, Result(ticket="g/0.0", verdict=verdict, seconds=1.0), folder="")
 
 
@@ -60,7 +60,6 @@ def test_a_void_row_carries_no_reward_and_a_graded_one_no_cause():
 def test_a_row_has_all_figures_of_its_trial():
     order = Order(
         ticket="g/0.1",
-        group="g",
         task="/tasks/x",
         name="set/x",
         attempt=3,
@@ -71,7 +70,8 @@ def test_a_row_has_all_figures_of_its_trial():
         ticket="g/0.1",
         verdict=Graded(0.5, Ending.BUDGET, {"reward": 0.5, "style": 1.0}),
         seconds=1.23456,
-        phases={"start": 0.123456, "agent": 1.0, "paused": 2.34567},
+        sandbox_seconds=0.123456,
+        paused_seconds=2.34567,
         trial="beef",
         trajectory="trajectories/g_0.1.jsonl.zst",
         usage=PolicyUsage(turns=2, prompt_tokens=30, answer_tokens=10),

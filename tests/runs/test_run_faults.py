@@ -241,7 +241,7 @@ async def test_a_canary_that_fails_during_consume_does_not_void_the_batch(
             return doubtful
 
         monkeypatch.setattr(BreakerMonitor, "canary_finished", fails)
-        order = Order(ticket="canary-9", group="canary-9", task="x", attempt=9, folder="x")
+        order = Order(ticket="canary-9", task="x", name="x", attempt=9, folder="x")
         result = Result(ticket="canary-9", verdict=Graded(0.0, Ending.SUBMITTED), seconds=0.1)
         failing: list[asyncio.Task[None]] = []
 

@@ -43,7 +43,7 @@ async def test_waiting_ends_with_the_condition_or_with_an_error():
 
 
 async def test_an_idle_worker_ends_when_it_is_killed():
-    worker = IdleWorker("w0")
+    worker = IdleWorker()
     ended = asyncio.create_task(worker.ended())
     await asyncio.sleep(0)
     assert not ended.done()

@@ -50,7 +50,7 @@ class CoinEnvironment:
             verdict=Graded(reward, Ending.SUBMITTED, {"reward": reward}),
             seconds=0.01,
             segments=(Segment(began, 5),),
-            trajectory="/nowhere/at/all" if order.group.startswith(self._missing) else "",
+            trajectory="/nowhere/at/all" if order.ticket.startswith(self._missing) else "",
         )
 
     def set_version(self, version: Version) -> None:

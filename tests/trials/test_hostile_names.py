@@ -90,7 +90,7 @@ def check(verdict: Verdict, folder: Path) -> None:
     """Check that the verdict is not a bug and that its files can be read."""
     assert not (isinstance(verdict, Void) and verdict.cause is Cause.BUG), verdict
     assert not (folder / "bug.txt").exists()
-    order = Order(ticket="g/0.0", group="g", task="task", name="task", attempt=1, folder="")
+    order = Order(ticket="g/0.0", task="task", name="task", attempt=1, folder="")
     row = row_of(order, Result(ticket="g/0.0", verdict=verdict, seconds=1.0), folder="trials/t.1")
     assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
     for text in (*_texts(verdict), (folder / "verdict.json").read_text("utf-8").replace("\n", "")):

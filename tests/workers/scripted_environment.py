@@ -42,7 +42,7 @@ __all__ = [
 
 
 def order(ticket: str, task: str = "sleep 0") -> Order:
-    return Order(ticket=ticket, group="g", task=task, attempt=1, folder="")
+    return Order(ticket=ticket, task=task, name="t", attempt=1, folder="")
 
 
 def spec(maker: str = "scripted", *, concurrency: int = 2, **more: object) -> WorkerSpec:
@@ -65,7 +65,7 @@ class ScriptedEnvironment:
         self._held: list[bytes] = []
         self._version = FIRST_VERSION
         self._paused = (False, False)
-        self._coming = Counter[str]()
+        self._upcoming = Counter[str]()
         self._report: SandboxReport | None = None
 
     async def run(self, order: Order) -> Result:
@@ -101,7 +101,7 @@ class ScriptedEnvironment:
             case "version":
                 return str(self._version)
             case "coming":
-                return msgspec.json.encode(self._coming).decode()
+                return msgspec.json.encode(self._upcoming).decode()
             case "warn":
                 self._report = SandboxReport(warnings=(about,), sandboxes=Readings(warm={100: 1}))
             case "pid":
@@ -117,7 +117,7 @@ class ScriptedEnvironment:
         self._paused = paused, drains
 
     def expect(self, kinds: Sequence[Kind]) -> None:
-        self._coming = Counter(kind.task for kind in kinds)
+        self._upcoming = Counter(kind.task for kind in kinds)
 
     def take_report(self) -> SandboxReport | None:
         report, self._report = self._report, None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from plimsoll.workers.controller.roster import Patience
+from plimsoll.workers.controller.roster import WorkerTimeouts
 from plimsoll.workers.controller.supervisor import SupervisorOptions
 from plimsoll.workers.engines.protocol import Engine
 
@@ -16,10 +16,10 @@ __all__ = ["Engines", "Mark", "options", "pid_of"]
 Engines = Callable[[], Engine]
 
 
-def options(deaths: int = 100, **patience: float) -> SupervisorOptions:
+def options(deaths: int = 100, **timeouts: float) -> SupervisorOptions:
     """Short time limits, so that tests are fast, but a high limit on deaths."""
-    waits = {"dead_after": 5.0, "end_within": 5.0, **patience}
-    return SupervisorOptions(patience=Patience(**waits), crash_deaths=deaths)
+    waits = {"dead_after": 5.0, "end_within": 5.0, **timeouts}
+    return SupervisorOptions(timeouts=WorkerTimeouts(**waits), crash_deaths=deaths)
 
 
 def pid_of(where: str) -> int:

@@ -21,7 +21,7 @@ from supervised import Mark, options, pid_of
 from parts import NIGHTLY
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
-from plimsoll.workers.controller.roster import Phase
+from plimsoll.workers.controller.roster import WorkerState
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.messages import Result
@@ -75,7 +75,7 @@ class Chaos:
             self.outcomes["lost"] += 1
 
     def _inject_fault(self) -> None:
-        alive = [s for s in self._supervisor.status() if s.phase is Phase.READY]
+        alive = [s for s in self._supervisor.status() if s.phase is WorkerState.READY]
         if not alive:
             return
         fault = self.random.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
@@ -90,9 +90,9 @@ class Chaos:
 @pytest.mark.timeout(SECONDS + 400)
 async def test_every_order_is_resolved_once_when_workers_die(engine: Engine, mark: Mark):
     before = mark.processes().keys()
-    patience = options(deaths=1000, dead_after=1.0, hung_after=1.5, end_within=2.0)
+    limits = options(deaths=1000, dead_after=1.0, hung_after=1.5, end_within=2.0)
     busy = spec(concurrency=TICKETS, grace_seconds=0.5)
-    async with Supervisor(engine, busy, number=WORKERS, options=patience) as supervisor:
+    async with Supervisor(engine, busy, number=WORKERS, options=limits) as supervisor:
         await supervisor.wait_ready()
         chaos = Chaos(supervisor)
         await chaos.run()
@@ -112,8 +112,8 @@ from plimsoll.workers.controller.supervisor import Supervisor
 async def main():
     address, task = sys.argv[1:]
     engine = RayEngine(RayOptions(address=address)) if address else ProcessEngine()
-    patience = options()
-    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+    limits = options()
+    async with Supervisor(engine, spec(), number=1, options=limits) as supervisor:
         await supervisor.run(order("a", "sleep 0.1"))
         print("ran", flush=True)
         result = await supervisor.run(order("b", task))

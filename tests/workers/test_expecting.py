@@ -19,7 +19,7 @@ from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.messages import Drain, Expect, Kind, SandboxReport
 
-A = Kind("a")
+A = Kind("a", "t")
 
 
 def announced(result: object) -> dict[str, int]:
@@ -37,7 +37,7 @@ async def test_the_next_orders_are_announced_to_workers_and_withdrawn(engine: En
 
 
 async def test_of_equally_busy_workers_the_one_that_expects_an_order_gets_it(engine: Engine):
-    asked = Kind("coming")
+    asked = Kind("coming", "t")
     async with Supervisor(engine, spec(concurrency=2), number=2) as supervisor:
         await until(lambda: supervisor.slots == 4, 60)
         supervisor.expect([A, asked])
@@ -58,8 +58,8 @@ async def test_a_warning_of_two_workers_is_logged_once_before_the_tickets_end(
 
 
 async def test_measurements_of_a_killed_worker_are_not_lost():
-    patience = options(dead_after=600)
-    async with Supervisor(ProcessEngine(), spec(), number=1, options=patience) as supervisor:
+    limits = options(dead_after=600)
+    async with Supervisor(ProcessEngine(), spec(), number=1, options=limits) as supervisor:
         await supervisor.run(order("t1", "warn it is slow"))
         lost = asyncio.create_task(supervisor.run(order("t2", "sleep 600")))
         await until(lambda: supervisor.status()[0].running == 1)

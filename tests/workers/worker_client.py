@@ -61,7 +61,7 @@ class WorkerClient:
         self.board.send(self.credentials.invitation.worker, message)
 
     def order(self, ticket: str, task: str, folder: Path | str = "") -> None:
-        order = Order(ticket=ticket, group="g", task=task, attempt=1, folder=str(folder))
+        order = Order(ticket=ticket, task=task, name="t", attempt=1, folder=str(folder))
         self.send(Run(order))
 
     async def receive(
@@ -80,7 +80,7 @@ class WorkerClient:
 
     async def running(self) -> None:
         """Wait until a ticket runs."""
-        await self.receive(Beat, lambda beat: beat.running > 0)
+        await self.receive(Beat, lambda beat: beat.counts.get("alive", 0) > 0)
 
     async def result(self, ticket: str) -> Result:
         """The result of a ticket, also if it arrived during another wait."""

@@ -180,14 +180,16 @@ class Shell:
         ]
         waiting = aiohttp.ClientTimeout(total=None, sock_connect=30)
         async with aiohttp.ClientSession(timeout=waiting) as http:
-            policy = Policy(http, assignment.policy, self._sampling)
+            policy = PolicyClient(http, assignment.policy, self._sampling)
             try:
                 return await run_loop(policy, terminal, messages)
             except OverBudget as over:
                 return Outcome(Ending.BUDGET, str(over))
 
 
-async def run_loop(policy: "Policy", terminal: "Terminal", messages: list[Message]) -> Outcome:
+async def run_loop(
+    policy: "PolicyClient", terminal: "Terminal", messages: list[Message]
+) -> Outcome:
     """The loop. It ends when the policy ends it. `messages` grows with each turn."""
     mistaken = False
     while True:
@@ -285,7 +287,7 @@ class Terminal:
         return f"{done.describe()}\n{printed.captured().text or '(no output)'}"
 
 
-class Policy:
+class PolicyClient:
     """Asks the policy through the gateway."""
 
     def __init__(

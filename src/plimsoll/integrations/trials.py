@@ -13,7 +13,7 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.evaluation.requests import write_request
 from plimsoll.runs.files.results import Row, TrialCounts
 from plimsoll.runs.plan import Plan
@@ -103,7 +103,7 @@ class Trials(RunSession):
         write_request(self.directory, self._kind, {})
 
     async def _recover(self) -> RunParts:
-        self._watch = Breaker(Policy(tasks=len(self.tasks), stops=not self._keep_going))
+        self._watch = Breaker(BreakerLimits(tasks=len(self.tasks), stops=not self._keep_going))
         return RunParts(
             buffer=RolloutBuffer(self.directory),
             breaker=self._watch,

@@ -93,7 +93,7 @@ class LoopThread:
         self._thread.join()
 
 
-_KNOWN = "1.16"
+_MIN_VERSION = "1.16"
 """Older versions count a completion without a reward as 0."""
 _PLAIN: dict[str, tuple[float | None, ...]] = {
     "temperature": (1.0, None),
@@ -230,8 +230,10 @@ def _check_version() -> None:
         version = metadata.version("trl")
     except metadata.PackageNotFoundError as error:
         raise UsageError("TRL is not installed: pip install 'plimsoll-rl[trl]'") from error
-    if Release(version) < Release(_KNOWN):
-        raise UsageError(f"TRL {version} is too old for Plimsoll's rollouts: {_KNOWN} is needed")
+    if Release(version) < Release(_MIN_VERSION):
+        raise UsageError(
+            f"TRL {version} is too old for Plimsoll's rollouts: {_MIN_VERSION} is needed"
+        )
 
 
 def _sampled_plainly(config: Config | Path | str) -> Config:

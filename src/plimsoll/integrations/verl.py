@@ -123,46 +123,48 @@ class PlimsollAgentLoop:
 
     async def _trial(self, sampling: Sampling, task: str) -> list[Any]:
         """The outputs of a graded trial, the one with the most tokens last."""
-        station = await self._station(sampling)
-        row = await station.run(task)
+        services = await self._shared_services(sampling)
+        row = await services.run(task)
         if row.reward is None:
             raise _NotGraded(f"{row.task} is void ({row.cause}: {row.reason}): left out")
-        lines = await asyncio.to_thread(token_rows, row.trajectory)
-        if not lines:
+        samples = await asyncio.to_thread(token_rows, row.trajectory)
+        if not samples:
             raise _NotGraded(f"{row.task} was graded without a token to train on: left out")
-        return [self._output(row, line, sampling.logprobs) for line in lines]
+        return [self._output(row, sample, sampling.logprobs) for sample in samples]
 
-    async def _station(self, sampling: Sampling) -> "_Station":
+    async def _shared_services(self, sampling: Sampling) -> "_SharedServices":
         """The services shared by samples with these settings; started by the first of them."""
         key = (self._config, sampling.key)
-        if key not in _stations:
+        if key not in _services:
             context = self._prompt_length + self._response_length
             engine = VerlEngine(self._manager, self._tokenizer, sampling, context)
-            _stations[key] = asyncio.create_task(_Station(self._config, engine, self._out).start())
+            _services[key] = asyncio.create_task(
+                _SharedServices(self._config, engine, self._out).start()
+            )
         try:
-            return await asyncio.shield(_stations[key])
+            return await asyncio.shield(_services[key])
         except Exception:  # after any error, the next sample tries to start it again
-            _stations.pop(key, None)
+            _services.pop(key, None)
             raise
 
-    def _output(self, row: Row, line: TokenRow, logprobs: bool) -> object:
-        if len(line.prompt) > self._prompt_length:
+    def _output(self, row: Row, sample: TokenRow, logprobs: bool) -> object:
+        if len(sample.prompt) > self._prompt_length:
             raise UsageError(
-                f"{row.task} begins with {len(line.prompt)} tokens, and rollout.prompt_length is "
+                f"{row.task} begins with {len(sample.prompt)} tokens, and rollout.prompt_length is "
                 f"{self._prompt_length}: raise it"
             )
         room = self._response_length
-        left_out = sum(line.mask[room:])
+        left_out = sum(sample.mask[room:])
         if left_out:
             _warn_of(room)
-        steps = {"min_global_steps": line.oldest, "max_global_steps": line.newest}
+        steps = {"min_global_steps": sample.oldest, "max_global_steps": sample.newest}
         return agent_loop().AgentLoopOutput(
-            prompt_ids=line.prompt,
-            response_ids=line.completion[:room],
-            response_mask=line.mask[:room],
-            response_logprobs=line.logprobs[:room] if logprobs else None,
+            prompt_ids=sample.prompt,
+            response_ids=sample.completion[:room],
+            response_mask=sample.mask[:room],
+            response_logprobs=sample.logprobs[:room] if logprobs else None,
             reward_score=row.reward,
-            num_turns=2 * line.turns,
+            num_turns=2 * sample.turns,
             metrics=agent_loop().AgentLoopMetrics(generate_sequences=row.seconds),
             extra_fields={"reward_extra_info": {}, "plimsoll_left_out": left_out, **steps},
         )
@@ -227,7 +229,7 @@ def _warn_of(response_length: int) -> None:
     )
 
 
-class _Station:
+class _SharedServices:
     """A server in front of verl's servers, and the workers whose agents use it."""
 
     def __init__(self, config: str, engine: VerlEngine, out: str | None) -> None:
@@ -256,11 +258,11 @@ class _Station:
         await self._stack.aclose()
 
 
-_stations: dict[tuple[str, str], "asyncio.Task[_Station]"] = {}
+_services: dict[tuple[str, str], "asyncio.Task[_SharedServices]"] = {}
 
 
 async def close() -> None:
     """End the shared services of this process. Killing the process also ends them."""
-    while _stations:
-        _, started = _stations.popitem()
+    while _services:
+        _, started = _services.popitem()
         await (await started).close()

@@ -108,7 +108,7 @@ def _conversation(text: str) -> str:
     return hashlib.blake2b(text[:4096].encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-_KNOWN = "0.9.1"
+_SUPPORTED = "0.9.1"
 _FIELDS = {"prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_score"}
 
 
@@ -131,8 +131,8 @@ def check_interface() -> None:
         made = agent_loop().AgentLoopOutput
     except (metadata.PackageNotFoundError, ImportError, AttributeError) as error:
         raise UsageError(
-            f"there is no agent loop of verl: install verl {_KNOWN} ({error})"
+            f"there is no agent loop of verl: install verl {_SUPPORTED} ({error})"
         ) from error
     if missing := _FIELDS - made.model_fields.keys():
         names = ", ".join(sorted(missing))
-        raise UsageError(f"verl {version} has other agent loops than {_KNOWN}: no {names}")
+        raise UsageError(f"verl {version} has other agent loops than {_SUPPORTED}: no {names}")

@@ -79,7 +79,7 @@ class Auditor:
         """Steps of the surviving lineage."""
         self._settings: Settings | None = None
         self._version = FIRST_VERSION
-        self._line: set[Version] = {FIRST_VERSION}
+        self._ancestry: set[Version] = {FIRST_VERSION}
         """The current version and all its ancestors."""
         self._groups: dict[str, _Group] = {}
         self._training: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ class Auditor:
             self.broken.append(f"group {name} was trained on and has no graded rollout")
         for version in (version for sample in used for version in sample.versions()):
             age = self._version.number - version.number
-            if version not in self._line:
+            if version not in self._ancestry:
                 self.broken.append(
                     f"group {name} has tokens of version {version}, which is abandoned or unknown"
                 )
@@ -183,16 +183,16 @@ class Auditor:
         self.batches.append(_Step(event.version, self._training))
         self._training = ()
         self._version = event.version
-        self._line.add(event.version)
+        self._ancestry.add(event.version)
 
     def _rolled_back(self, event: RolledBack) -> None:
-        if event.parent not in self._line:
+        if event.parent not in self._ancestry:
             self.broken.append(
                 f"the run was rolled back to version {event.parent}, which is not in its lineage"
             )
         upto = event.parent.number
-        self._line = {version for version in self._line if version.number <= upto}
-        self._line.add(event.version)
+        self._ancestry = {version for version in self._ancestry if version.number <= upto}
+        self._ancestry.add(event.version)
         self._trained = {p: made for p, made in self._trained.items() if made.number <= upto}
         self.batches = [step for step in self.batches if step.made.number <= upto]
         self._training = ()

@@ -99,10 +99,6 @@ class Checkpoints:
         """The complete checkpoints, the newest last: lineages are numbered as they begin."""
         return [made for made in self._manifests() if self._is_whole(made)]
 
-    def latest(self, books: Books) -> Checkpoint | None:
-        """The newest checkpoint that a run with these books can continue from."""
-        return next(filter(self._is_whole, self.fitting(books)), None)
-
     def fitting(self, books: Books) -> list[Checkpoint]:
         """All checkpoints that a run with these books could continue from, the newest first; see
         `verify`."""

@@ -56,7 +56,7 @@ class DataOrder:
             return None
         return left if left is not None else self.epoch(number)[0]
 
-    def coming(self, epoch: Epoch) -> Iterator[str]:
+    def upcoming(self, epoch: Epoch) -> Iterator[str]:
         """The tasks of all turns from the next one on, if nothing changes."""
         if self._left(epoch) is not None and not self._is_over(epoch.number):
             rest = itertools.islice(self.epoch(epoch.number), self._position, None)

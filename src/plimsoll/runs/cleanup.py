@@ -32,16 +32,16 @@ from plimsoll.workers.worker.backends import BACKENDS, docker_extra, docker_opti
 __all__ = [
     "ALL",
     "BackendItems",
-    "Choice",
-    "Left",
-    "Stock",
+    "Inventories",
+    "RemainingResource",
+    "RemovalPlan",
     "choose_all",
     "choose_expired",
     "choose_run",
     "find_inventory",
     "of_live_owners",
     "of_others",
-    "open_stock",
+    "open_inventories",
     "reap_at_end",
 ]
 
@@ -57,21 +57,21 @@ class BackendItems:
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class Inventories:
     """The resources of every backend that could be reached."""
 
-    inventories: tuple[BackendItems, ...]
+    listed: tuple[BackendItems, ...]
     unreached: dict[str, str]
     """Backends that could not be reached, each with the error."""
     now: float
 
     @property
     def backends(self) -> list[str]:
-        return [listed.inventory.name for listed in self.inventories]
+        return [listed.inventory.name for listed in self.listed]
 
 
 @asynccontextmanager
-async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None]:
+async def open_inventories(backend: str, config: Config) -> AsyncGenerator[Inventories, None]:
     """Open the inventory of one backend, or of all. Only a backend given by name must be
     reachable."""
     if backend not in (ALL, *BACKENDS):
@@ -87,7 +87,7 @@ async def open_stock(backend: str, config: Config) -> AsyncGenerator[Stock, None
                 if backend != ALL:
                     raise
                 unreached[name] = str(error)
-        yield Stock(tuple(inventories), unreached, time.time())
+        yield Inventories(tuple(inventories), unreached, time.time())
 
 
 def find_inventory(name: str, config: Config) -> Inventory:
@@ -110,7 +110,7 @@ OnEnd = Callable[[str, Resource, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingResource:
     """A resource that is not removed, and the reason."""
 
     backend: str
@@ -119,11 +119,11 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RemovalPlan:
     """The resources to remove and the resources to keep."""
 
     removals: tuple[BackendItems, ...]
-    left: tuple[Left, ...] = ()
+    left: tuple[RemainingResource, ...] = ()
     shared: int = 0
     """The number of shared resources that the run made; they are kept."""
 
@@ -141,70 +141,71 @@ class Choice:
             )
 
 
-def choose_expired(stock: Stock) -> Choice:
+def choose_expired(inventories: Inventories) -> RemovalPlan:
     """The resources that the reaper would remove."""
-    return Choice(
+    return RemovalPlan(
         tuple(
-            BackendItems(s.inventory, tuple(select_removable(s.items, stock.now)))
-            for s in stock.inventories
+            BackendItems(s.inventory, tuple(select_removable(s.items, inventories.now)))
+            for s in inventories.listed
         )
     )
 
 
-def choose_all(stock: Stock) -> Choice:
+def choose_all(inventories: Inventories) -> RemovalPlan:
     """All resources, shared ones too, except those in use or still being made."""
 
     def is_chosen(item: Resource) -> bool:
         labels = item.labels
-        return bool(labels.run) or labels.expires < stock.now or not is_alive(labels.owner)
+        return bool(labels.run) or labels.expires < inventories.now or not is_alive(labels.owner)
 
-    return _choose(stock, is_chosen)
+    return _choose(inventories, is_chosen)
 
 
-def choose_run(stock: Stock, run: str, *, is_known: bool = False) -> Choice:
+def choose_run(inventories: Inventories, run: str, *, is_known: bool = False) -> RemovalPlan:
     """The resources of one run, without shared ones. `is_known`: the run may have none."""
-    names = sorted({i.labels.run for s in stock.inventories for i in s.items if i.labels.run})
+    names = sorted({i.labels.run for s in inventories.listed for i in s.items if i.labels.run})
     if run not in names and not is_known:
-        raise UsageError(_no_such_run(run, names, stock))
-    chosen = _choose(stock, lambda item: item.labels.run == run and not item.shared)
-    shared = sum(i.shared and i.labels.run == run for s in stock.inventories for i in s.items)
-    return Choice(chosen.removals, chosen.left, shared)
+        raise UsageError(_no_such_run(run, names, inventories))
+    chosen = _choose(inventories, lambda item: item.labels.run == run and not item.shared)
+    shared = sum(i.shared and i.labels.run == run for s in inventories.listed for i in s.items)
+    return RemovalPlan(chosen.removals, chosen.left, shared)
 
 
-def of_live_owners(choice: Choice, now: float) -> dict[Owner, list[Resource]]:
+def of_live_owners(plan: RemovalPlan, now: float) -> dict[Owner, list[Resource]]:
     """Resources to remove whose owner is alive, or may be: on another host that is unknown."""
     found: dict[Owner, list[Resource]] = {}
-    for _, item in choice.items:
+    for _, item in plan.items:
         owner = item.labels.owner
         if is_alive(owner) and (is_here(owner) or item.labels.expires >= now):
             found.setdefault(owner, []).append(item)
     return found
 
 
-def of_others(living: Iterable[Owner], own: int) -> list[Owner]:
-    """The live owners on this host, if they are more than the `own` processes of the run.
+def of_others(living: Iterable[Owner]) -> list[Owner]:
+    """The live owners on this host, of another run if this one has ended.
 
     Labels hold only the last part of a run directory's path, so another run may have the same
     label.
     """
-    here = [owner for owner in living if is_here(owner)]
-    return here if len(here) > own else []
+    return [owner for owner in living if is_here(owner)]
 
 
-def _choose(stock: Stock, is_chosen: Callable[[Resource], bool]) -> Choice:
+def _choose(inventories: Inventories, is_chosen: Callable[[Resource], bool]) -> RemovalPlan:
     removals: list[BackendItems] = []
-    left: list[Left] = []
-    for listed in stock.inventories:
+    left: list[RemainingResource] = []
+    for listed in inventories.listed:
         chosen = sorted(
             filter(is_chosen, listed.items), key=lambda item: RESOURCE_KINDS.index(item.kind)
         )
         used = in_use(chosen)
         removals.append(BackendItems(listed.inventory, tuple(i for i in chosen if i not in used)))
         left += (
-            Left(listed.inventory.name, item, f"used by {', '.join(_named(users, listed.items))}")
+            RemainingResource(
+                listed.inventory.name, item, f"used by {', '.join(_named(users, listed.items))}"
+            )
             for item, users in used.items()
         )
-    return Choice(tuple(removals), tuple(left))
+    return RemovalPlan(tuple(removals), tuple(left))
 
 
 def _named(users: Sequence[str], items: Sequence[Resource]) -> Iterator[str]:
@@ -215,14 +216,16 @@ def _named(users: Sequence[str], items: Sequence[Resource]) -> Iterator[str]:
         yield user if item is None else f"{item.name or item.id} of run {item.labels.run}"
 
 
-def _no_such_run(run: str, names: Sequence[str], stock: Stock) -> str:
+def _no_such_run(run: str, names: Sequence[str], inventories: Inventories) -> str:
     problem = f"no run is called {run!r}" if run.strip() else "the name of the run is empty"
     close = [name for name in names if run.strip() and run in name]
     close += (n for n in difflib.get_close_matches(run, names, _SHOWN_RUNS) if n not in close)
     shown = (close or list(names))[:_SHOWN_RUNS]
     more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
     here = f"runs here: {', '.join(shown)}{more}" if names else "no run has anything here"
-    not_asked = "".join(f"; {name} was not asked: {why}" for name, why in stock.unreached.items())
+    not_asked = "".join(
+        f"; {name} was not asked: {why}" for name, why in inventories.unreached.items()
+    )
     return f"{problem}; {here}{not_asked}"
 
 
@@ -234,8 +237,11 @@ log = logging.getLogger(__name__)
 async def reap_at_end(config: Config) -> None:
     """Reap resources without an owner, on this host or the config's daemon. Never fails a run."""
     try:
-        async with asyncio.timeout(_SECONDS), find_inventory(config.run.backend, config) as stock:
-            await reap(stock)
+        async with (
+            asyncio.timeout(_SECONDS),
+            find_inventory(config.run.backend, config) as inventory,
+        ):
+            await reap(inventory)
     except (SandboxError, UsageError, TimeoutError) as error:
         log.warning(
             "resources of killed workers may be left (%s): remove them with "

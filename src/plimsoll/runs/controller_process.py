@@ -34,15 +34,14 @@ __all__ = [
     "end_run",
     "find_run",
     "leftovers",
-    "look_for_evaluation",
     "look_for_run",
     "release",
 ]
 
 _SHOWN_RUNS = 10
-_APART_SECONDS = 0.3
+_SIGNAL_INTERVAL_SECONDS = 0.3
 """The interval between two signals: without it they may be seen as one."""
-_WORD_SECONDS = 15.0
+_FIRST_MESSAGE_SECONDS = 15.0
 """The time before the first message about waiting; each further interval is four times as long."""
 
 _log = logging.getLogger(__name__)
@@ -51,12 +50,6 @@ _log = logging.getLogger(__name__)
 def find_run(name: str) -> RunDirectory:
     """The run with this name under `runs/`, or in this folder. Raises if there is none."""
     if (found := look_for_run(name)) is None:
-        if (other := look_for_evaluation(name)) is not None:
-            look = other.summary if other.summary.exists() else other.results
-            raise UsageError(
-                f"{other.path} is the directory of an evaluation: it has no ledger and no status, "
-                f"and cannot be stopped or resumed; see: {look}"
-            )
         problem = f"no run is called {name!r}" if name.strip() else "the name of the run is empty"
         raise UsageError(f"{problem}; {_runs_here()}")
     return found
@@ -71,17 +64,6 @@ def look_for_run(name: str) -> RunDirectory | None:
     if len({path.resolve() for path in found}) > 1:
         raise UsageError(f"{name!r} matches two runs: write ./{found[0]} or {found[1]}")
     return RunDirectory(found[0]) if found else None
-
-
-def look_for_evaluation(name: str) -> RunDirectory | None:
-    """The evaluation with this name: a directory with results and no ledger; None if there is
-    none."""
-    for path in _candidates(name):
-        directory = RunDirectory(path)
-        has_results = directory.results.is_file() and directory.trials.is_dir()
-        if has_results and not has_ledger(path):
-            return directory
-    return None
 
 
 def _candidates(name: str) -> tuple[Path, ...]:
@@ -162,7 +144,7 @@ def end_run(owner: Owner, directory: RunDirectory, *, now: bool) -> None:
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
             # A process stopped by Ctrl-Z would not handle the signal.
             signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-            if now and not _ends(descriptor, within=_APART_SECONDS):
+            if now and not _ends(descriptor, within=_SIGNAL_INTERVAL_SECONDS):
                 signal.pidfd_send_signal(descriptor, signal.SIGTERM)
             _wait(descriptor, owner, directory)
     except ProcessLookupError:
@@ -187,7 +169,7 @@ def _elsewhere(directory: RunDirectory) -> str:
 
 def _wait(process: int, owner: Owner, directory: RunDirectory) -> None:
     """Wait without a time limit for the process to end. Logs a message from time to time."""
-    within = _WORD_SECONDS
+    within = _FIRST_MESSAGE_SECONDS
     while not _ends(process, within=within):
         _log.warning(
             "%s: still waiting for pid %d to end; `plimsoll status %s` shows its running trials; "

@@ -13,10 +13,10 @@ from plimsoll.config.file import Config
 from plimsoll.core.errors import UsageError
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.ledger.settings import Settings, ledger_settings
-from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.policy import Policy as BreakerPolicy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.task_sets import TaskSet, check_left_out, linted
+from plimsoll.runs.validation.admission import AdmissionPolicy
 from plimsoll.tasks.assets.staged_assets import StagedAssets, load_assets
 from plimsoll.tasks.problems import UnknownKey
 from plimsoll.tasks.task import Task
@@ -106,7 +106,7 @@ class Plan:
         return replace(self, policy=await self.policy.surveyed(key))
 
     def _admit(self, *, require_validation: bool) -> "Plan":
-        """Admit tasks by their current standing."""
+        """Admit tasks by their current validation status."""
         run, breaker = self.config.run, self.config.breaker
         policy = AdmissionPolicy(
             require_validation=require_validation,
@@ -152,10 +152,10 @@ class Plan:
     def steps(self) -> int | None:
         return self.config.run.steps
 
-    def watched(self, *, stops: bool) -> BreakerPolicy:
+    def breaker_limits(self, *, stops: bool) -> BreakerLimits:
         """The limits of the run's breaker. `stops`: a trip stops the run."""
         size = self.settings.group_size
-        return BreakerPolicy.of_run(
+        return BreakerLimits.of_run(
             step=self.settings.batch_groups * size,
             # A critic also learns from groups whose members all get the same reward.
             group=1 if self.config.training.algorithm == "ppo" else size,

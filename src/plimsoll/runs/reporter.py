@@ -27,7 +27,7 @@ from plimsoll.runs.scheduling.scheduler import Scheduler
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.tasks.assets.plan import unstaged_requests
 from plimsoll.workers.controller.protocol import Workers
-from plimsoll.workers.worker.prewarming import measured, reuse_of
+from plimsoll.workers.worker.sandbox_pool import measured, reuse_of
 
 __all__ = ["Reporter"]
 

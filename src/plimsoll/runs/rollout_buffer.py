@@ -168,10 +168,9 @@ def training_order(group: Group, ticket: str, task: Task, folder: Path) -> Order
     assert parts is not None, f"{ticket} is not a ticket"
     return Order(
         ticket=ticket,
-        group=group.id,
         task=str(task.path),
         name=group.task,
         attempt=attempt_of(group, parts[1]),
         folder=str(folder.absolute()),
-        rollout=group.seed_name(parts[1]),
+        seed_name=group.seed_name(parts[1]),
     )

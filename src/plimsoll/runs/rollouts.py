@@ -97,7 +97,7 @@ class Rollouts(RunSession):
         lineages = self._ledger.books.lineages
         return RunParts(
             buffer=self.restored.buffer,
-            breaker=Breaker(self.plan.watched(stops=not self._keep_going)),
+            breaker=Breaker(self.plan.breaker_limits(stops=not self._keep_going)),
             order=self.plan.order(),
             steps=self.restored.steps,
             held_out=read_held_out(self.directory.held_out, lineages, self.version),

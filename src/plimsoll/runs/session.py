@@ -42,7 +42,7 @@ from plimsoll.workers.controller.protocol import Workers
 __all__ = ["RunParts", "RunSession"]
 
 _log = logging.getLogger(__name__)
-_SAY_SECONDS = 30.0
+_MESSAGE_SECONDS = 30.0
 """Interval of messages about workers that wait for a host."""
 
 
@@ -278,7 +278,7 @@ async def _wait_ready(workers: Workers) -> None:
     """Wait for the first worker, and log the reason of a long wait."""
     ready = asyncio.create_task(workers.wait_ready())
     try:
-        while not (await asyncio.wait([ready], timeout=_SAY_SECONDS))[0]:
+        while not (await asyncio.wait([ready], timeout=_MESSAGE_SECONDS))[0]:
             if workers.waiting:
                 _log.warning("%s", workers.waiting)
         await ready

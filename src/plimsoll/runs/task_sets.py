@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.breaker.admission import (
+from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
+from plimsoll.runs.validation.admission import (
     AdmissionPolicy,
-    Standing,
     ValidationState,
+    ValidationStatus,
     admit,
 )
-from plimsoll.runs.breaker.canaries import DEFAULT_EVERY, ENOUGH_TASKS, Canaries
 from plimsoll.runs.validation.records import RecordFolder, TaskRecords
 from plimsoll.tasks.loader import load_tasks
 from plimsoll.tasks.problems import UnknownKey
@@ -85,14 +85,14 @@ class Candidates:
         """
         if not (policy.require_validation or policy.skip_quarantined):
             return self.tasks, {}
-        admitted = admit(self.standings(), policy, backend=self.backend, validate=validate)
+        admitted = admit(self.statuses(), policy, backend=self.backend, validate=validate)
         return tuple(t for t in self.tasks if t.name in admitted.tasks), admitted.left_out
 
-    def standings(self) -> dict[str, Standing]:
-        """The standing of each task with its current content."""
+    def statuses(self) -> dict[str, ValidationStatus]:
+        """The status of each task with its current content."""
         records = self._load()
         return {
-            task.name: records.standing(task.path, self.backend, self.assets) for task in self.tasks
+            task.name: records.status(task.path, self.backend, self.assets) for task in self.tasks
         }
 
     def canaries(self, tasks: Sequence[Task], every: int | None, trials: int) -> Canaries | None:
@@ -102,12 +102,12 @@ class Candidates:
         if every == 0:
             return None
         records = self._load()
-        # A sample across the set: the standing of every task would require reading all of them.
+        # A sample across the set: the status of every task would require reading all of them.
         sample = tasks[:: max(1, len(tasks) // ENOUGH_TASKS)]
         valid = (
             task.name
             for task in sample
-            if records.standing(task.path, self.backend, self.assets).state is ValidationState.VALID
+            if records.status(task.path, self.backend, self.assets).state is ValidationState.VALID
         )
         failing = (task.name for task in tasks if records.failed(task.path, self.backend))
         return Canaries.of(every, valid, failing)
@@ -135,7 +135,7 @@ class TaskSet:
 
     @classmethod
     def load(cls, path: str, backend: str, assets: str, *, key: str) -> "TaskSet":
-        """Load all tasks of a folder, regardless of their standing. Raises if one is invalid.
+        """Load all tasks of a folder, regardless of their status. Raises if one is invalid.
 
         `key` is the config key of the folder.
         """
@@ -150,7 +150,7 @@ class TaskSet:
         )
 
     def admit(self, policy: AdmissionPolicy, validate: str) -> "TaskSet":
-        """Leave out the tasks that may not run, by their current standing.
+        """Leave out the tasks that may not run, by their current status.
 
         `validate` is the command to suggest.
         """
@@ -168,9 +168,9 @@ class TaskSet:
         """Tasks without a validation of their current content."""
         if self.candidates is None:
             return ()
-        standings = self.candidates.standings()
+        statuses = self.candidates.statuses()
         current = (ValidationState.VALID, ValidationState.QUARANTINED)
-        return tuple(t for name, t in self.tasks.items() if standings[name].state not in current)
+        return tuple(t for name, t in self.tasks.items() if statuses[name].state not in current)
 
 
 def check_left_out(tasks: TaskSet, backend: str) -> None:

@@ -11,7 +11,7 @@ from plimsoll.gateway.upstreams.factory import KEY_VARIABLE
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
 from plimsoll.workers.controller.protocol import Workers
-from plimsoll.workers.controller.roster import Patience
+from plimsoll.workers.controller.roster import WorkerTimeouts
 from plimsoll.workers.messages import EnvironmentOptions, WorkerSpec
 from plimsoll.workers.worker.policy_service import ServedPolicy
 
@@ -38,7 +38,7 @@ def make_workers(plan: Plan, directory: RunDirectory, *, in_process: bool = Fals
         make_engine(workers, directory.name),
         worker_spec(plan, directory),
         number=workers.number,
-        options=SupervisorOptions(patience=Patience(start_within=workers.start_seconds)),
+        options=SupervisorOptions(timeouts=WorkerTimeouts(start_within=workers.start_seconds)),
     )
 
 

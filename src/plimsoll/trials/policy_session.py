@@ -64,11 +64,11 @@ async def open_policy_session(
     agent: Agent,
     folder: Path,
     about: Mapping[str, str],
-    rollout: str = "",
+    seed_name: str = "",
 ) -> AsyncGenerator["PolicySession | None"]:
     """Open the session of one trial, if its agent needs one. Its trajectory is in `folder`.
 
-    If the policy has a seed, a repeated `rollout` gets the same answers. The trajectory is
+    If the policy has a seed, a repeated `seed_name` gets the same answers. The trajectory is
     closed with the agent's last ending, or with `void` or `cancelled` if there is none. A
     trajectory that cannot be completed is an error of the trial.
     """
@@ -83,7 +83,7 @@ async def open_policy_session(
         blobs=policy.blobs,
         limits=policy.limits,
         about={name: value for name, value in metadata.items() if value},
-        seed="" if policy.seed is None or not rollout else f"{policy.seed} {rollout}",
+        seed="" if policy.seed is None or not seed_name else f"{policy.seed} {seed_name}",
     )
     opened = PolicySession(policy, session)
     try:

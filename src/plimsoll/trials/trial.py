@@ -132,20 +132,20 @@ async def run_trial(
     directory: Path,
     assets: StagedAssets | None = None,
     policy: PolicyAccess | None = None,
-    rollout: str = "",
+    seed_name: str = "",
     bounds: Bounds | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> TrialResult:
     """Run one trial and write its folder: `directory`, or another name if that exists.
 
-    If the policy has a seed, trials with the same `rollout` get the same answers. `bounds`
+    If the policy has a seed, trials with the same `seed_name` get the same answers. `bounds`
     limits the files of the agent that are kept.
     """
     started, began = time.time(), time.monotonic()
     record, name = TrialRecord(directory), secrets.token_hex(8)
     phases = Phases(on_phase)
     trial = _Trial(
-        task, attempt, agent, backend, run, record, phases, assets, policy, rollout, name,
+        task, attempt, agent, backend, run, record, phases, assets, policy, seed_name, name,
         bounds or Bounds(),
     )  # fmt: skip
     verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
@@ -199,7 +199,7 @@ class _Trial:
         phases: Phases,
         assets: StagedAssets | None,
         policy: PolicyAccess | None,
-        rollout: str,
+        seed_name: str,
         name: str,
         bounds: Bounds,
     ) -> None:
@@ -212,7 +212,7 @@ class _Trial:
         self._labels = labels_for(task, run, attempt)
         self._assets = assets
         self._policy = policy
-        self._rollout = rollout
+        self._seed_name = seed_name
         self._bounds = bounds
         self._about = {
             "run": run,
@@ -231,7 +231,7 @@ class _Trial:
     async def run(self) -> Verdict:
         about, folder = self._about, self._record.folder
         async with open_policy_session(
-            self._policy, self._agent, folder, about, self._rollout
+            self._policy, self._agent, folder, about, self._seed_name
         ) as session:
             self.session = session
             try:

@@ -3,10 +3,6 @@
 Each message is a JSON object with a tag. Trajectories never travel in a message: they are files.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
-
 import msgspec
 
 from plimsoll.core.versions import Version
@@ -29,7 +25,6 @@ __all__ = [
     "FromWorker",
     "Hello",
     "Kind",
-    "MakeTrialRunner",
     "NewVersion",
     "Order",
     "Paused",
@@ -39,7 +34,6 @@ __all__ = [
     "SandboxReport",
     "Stop",
     "ToWorker",
-    "TrialRunner",
     "Variables",
     "WorkerSpec",
 ]
@@ -49,7 +43,7 @@ class Kind(msgspec.Struct, frozen=True):
     """The fields of an order that decide which sandbox it needs."""
 
     task: str
-    name: str = ""
+    name: str
     agent: str = ""
 
 
@@ -58,15 +52,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     ticket: str
     """Its name in the ledger; a retry has another."""
-    group: str
     task: str
     """The task's folder."""
-    name: str = ""
-    """The task's name in the run; if empty, the name of its folder."""
+    name: str
+    """The task's name in the run."""
     attempt: int
     folder: str
     """The folder of the trial. If it already exists, the trial writes to `<folder>~2`."""
-    rollout: str = ""
+    seed_name: str = ""
     """The name that seeds are derived from: orders with the same name get the same answers."""
     agent: str = ""
     """The agent, if it is not the run's own: canaries are run by the oracle."""
@@ -82,7 +75,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str
     verdict: Verdict
     seconds: float
-    phases: dict[str, float] = {}
+    sandbox_seconds: float | None = None
+    """Seconds until its sandbox had started; None if there was no start."""
+    paused_seconds: float | None = None
+    """Seconds in which the policy was paused; None if it never was."""
     trial: str = ""
     """The trial's id; empty if no trial was started."""
     folder: str = ""
@@ -102,34 +98,6 @@ class SandboxReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     sandboxes: Readings = Readings()
 
 
-class TrialRunner(Protocol):
-    """Runs orders concurrently on one event loop. An order leaves nothing in memory at its end."""
-
-    async def run(self, order: Order) -> Result:
-        """Run a trial. A failed trial is a void verdict, not an exception. Cancelling cleans up."""
-        ...
-
-    def expect(self, kinds: Sequence[Kind]) -> None:
-        """Prewarm for orders of these kinds and for no others. Replaces the previous call."""
-        ...
-
-    def set_version(self, version: Version) -> None:
-        """Set the version that the policy generates with from now on."""
-        ...
-
-    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
-        """Announce that the policy is paused for new weights, or resumed: see `Paused`."""
-        ...
-
-    def take_report(self) -> SandboxReport | None:
-        """Return the report since the last call; None if there is none."""
-        ...
-
-    def counts(self) -> dict[str, int]:
-        """Count live objects by kind: sandboxes, sessions, trajectories, requests."""
-        ...
-
-
 class EnvironmentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the run that a worker needs."""
 
@@ -142,9 +110,6 @@ class EnvironmentOptions(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities | None = None
     """Features of the policy's servers, probed once by the run. Workers do not probe, so they can
     start while the servers are down or paused."""
-
-
-MakeTrialRunner = Callable[[EnvironmentOptions], AbstractAsyncContextManager[TrialRunner]]
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,9 +188,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """A worker can take tickets."""
 
-    worker: str
     host: str
-    pid: int
     rss_mb: float = 0.0
     """Its memory before the first ticket."""
 
@@ -245,13 +208,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """A heartbeat, sent by a thread that does not wait for the event loop."""
 
-    number: int
     rss_mb: float
     lag: float
     """Seconds by which the event loop is late."""
     slowest: float = 0.0
     """The longest lag since the last beat, in seconds."""
-    running: int
     counts: dict[str, int] = {}
     """Live objects by kind, as last counted on the event loop."""
     full: bool = False

@@ -111,22 +111,6 @@ def test_force_spares_another_run_of_the_same_name(
     assert _remaining(own_home) == set()
 
 
-def test_force_ends_an_evaluation_only_if_its_name_is_unique(
-    clean: Plimsoll, start_owner: Start, own_home: Path, tmp_path: Path
-):
-    (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
-    (tmp_path / "runs/night-eval/results.jsonl").touch()
-    one, other = start_owner("night-eval", 1), start_owner("night-eval", 1)
-    ended = clean("runs/night-eval", "--force")
-    assert ended.returncode == 2
-    assert f"pid {one.process.pid} on" in ended.stderr
-    assert f"pid {other.process.pid} on" in ended.stderr
-    other.kill()
-    ended = clean("runs/night-eval", "--force")
-    assert ended.stdout.splitlines()[-1] == "removed 2 sandboxes"
-    assert _remaining(own_home) == set()
-
-
 def test_a_partial_run_name_is_refused(clean: Plimsoll, start_owner: Start, own_home: Path):
     run = start_owner("night-run", 1)
     run.kill()
@@ -143,8 +127,10 @@ def test_a_partial_run_name_is_refused(clean: Plimsoll, start_owner: Start, own_
 def test_an_evaluation_can_be_named_by_its_directory(
     clean: Plimsoll, own_home: Path, tmp_path: Path, name: str
 ):
-    (tmp_path / "runs/night-eval/trials").mkdir(parents=True)
-    (tmp_path / "runs/night-eval/results.jsonl").touch()
+    folder = tmp_path / "runs/night-eval"
+    folder.mkdir(parents=True)
+    (folder / CONFIG).write_text(f'[local]\nhome = "{own_home}"\n')
+    (folder / LEDGER).touch()
     _write_leftover(own_home, "night-eval")
     other = _write_leftover(own_home, "other")
     ended = clean(name)

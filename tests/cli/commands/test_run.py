@@ -382,19 +382,6 @@ def make_run(folder: Path) -> None:
     (folder / "ledger.db").touch()
 
 
-@pytest.mark.parametrize("name", ["night", "runs/night"])
-def test_an_evaluation_directory_is_distinguished_from_a_run_directory(
-    plimsoll_here: Plimsoll, tmp_path: Path, name: str
-):
-    (tmp_path / "runs/night/trials").mkdir(parents=True)
-    (tmp_path / "runs/night/results.jsonl").touch()
-    for command in BY_NAME:
-        ended = plimsoll_here(command, name)
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert "runs/night is the directory of an evaluation: " in ended.stderr
-        assert "see: runs/night/results.jsonl" in ended.stderr
-
-
 def test_an_ambiguous_run_name_is_refused(plimsoll_here: Plimsoll, tmp_path: Path):
     make_run(tmp_path / "night")
     make_run(tmp_path / "runs/night")

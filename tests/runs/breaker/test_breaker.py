@@ -6,13 +6,13 @@ import pytest
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.breaker.watch import CanaryResult
 from plimsoll.trials.verdicts import Cause
 
 
 def test_a_bug_stops_the_run_at_once():
-    breaker = Breaker(Policy())
+    breaker = Breaker(BreakerLimits())
     breaker.trial(graded(1.0))
     breaker.trial(void(Cause.BUG, "KeyError: 'x'", "a", 7))
     assert breaker.trip is not None
@@ -22,14 +22,14 @@ def test_a_bug_stops_the_run_at_once():
 
 def test_the_other_causes_do_not_stop_it_at_once():
     for cause in Cause:
-        breaker = Breaker(Policy())
+        breaker = Breaker(BreakerLimits())
         breaker.trial(graded(1.0))
         breaker.trial(void(cause))
         assert (breaker.trip is not None) is (cause is Cause.BUG)
 
 
 def test_the_first_trip_is_kept():
-    breaker = Breaker(Policy())
+    breaker = Breaker(BreakerLimits())
     for _ in range(16):
         breaker.trial(void())
     first = breaker.trip
@@ -42,7 +42,7 @@ def test_the_first_trip_is_kept():
 
 
 def test_with_keep_going_a_trip_is_reported_and_does_not_stop():
-    breaker = Breaker(Policy(stops=False))
+    breaker = Breaker(BreakerLimits(stops=False))
     breaker.trial(void(Cause.BUG))
     assert breaker.trip is not None
     assert not breaker.tripped
@@ -51,22 +51,22 @@ def test_with_keep_going_a_trip_is_reported_and_does_not_stop():
 def test_broken_graders_of_all_tasks_stop_a_run_before_its_second_batch():
     rng = random.Random(0)
     reasons = ["the grader could not fetch `x.org` with curl", "no module `parser`"]
-    breaker = Breaker(Policy(group=8))
+    breaker = Breaker(BreakerLimits(group=8))
     trials = 0
     while not breaker.tripped:
         breaker.trial(void(reason=rng.choice(reasons)))
         trials += 1
-    assert trials <= breaker.policy.batch
+    assert trials <= breaker.limits.batch
 
 
 @pytest.mark.parametrize(("tasks", "enough"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (1000, 3)])
 def test_a_majority_of_tasks_or_three_is_enough_to_stop(tasks: int, enough: int):
-    assert Policy(tasks=tasks).enough_tasks == enough
+    assert BreakerLimits(tasks=tasks).enough_tasks == enough
 
 
 def test_a_healthy_run_with_noise_never_trips():
     rng = random.Random(42)
-    breaker = Breaker(Policy(group=8))
+    breaker = Breaker(BreakerLimits(group=8))
     for group in range(2000):
         chance = rng.random()
         for attempt in range(1, 9):
@@ -78,8 +78,8 @@ def test_a_healthy_run_with_noise_never_trips():
         assert breaker.trip is None, breaker.trip
 
 
-def run_policy(*, step: int, group: int = 8) -> Policy:
-    return Policy.of_run(step=step, group=group, tasks=50, expects_equal=False, stops=True)
+def run_policy(*, step: int, group: int = 8) -> BreakerLimits:
+    return BreakerLimits.of_run(step=step, group=group, tasks=50, expects_equal=False, stops=True)
 
 
 @pytest.mark.parametrize(("step", "trials"), [(8, 192), (64, 192), (65, 384), (512, 1536)])

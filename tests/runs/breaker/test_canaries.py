@@ -62,15 +62,6 @@ def test_a_failed_first_canary_voids_all_trials():
     assert canaries.canary_failed() == ()
 
 
-def test_only_the_node_of_the_canary_is_affected():
-    canaries = Canaries.of(2, ["a"])
-    canaries.trial_finished(("t", 1), "one")
-    canaries.trial_finished(("t", 2), "two")
-    assert canaries.canary_failed("two") == (("t", 2),)
-    canaries.canary_passed(canaries.canary_started("one"), "one")
-    assert canaries.canary_failed("one") == ()
-
-
 def test_unvouched_trials_are_bounded_without_canary_tasks():
     canaries = Canaries(5)
     for number in range(10_000):

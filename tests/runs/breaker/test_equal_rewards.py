@@ -6,7 +6,7 @@ import pytest
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.breaker.rules import EqualRewards
 
 
@@ -58,21 +58,21 @@ def test_a_batch_without_a_grade_neither_counts_nor_resets():
 
 def test_a_policy_with_rare_successes_does_not_trip():
     rng = random.Random(3)
-    breaker = Breaker(Policy())
+    breaker = Breaker(BreakerLimits())
     for number in range(20_000):
         breaker.trial(graded(float(rng.random() < 0.08)))
         assert breaker.trip is None, number
 
 
 def test_the_watch_is_off_if_equal_rewards_are_expected():
-    breaker = Breaker(Policy(expects_equal=True, group=4))
+    breaker = Breaker(BreakerLimits(expects_equal=True, group=4))
     for number in range(2000):
         breaker.trial(graded(1.0, task=f"t{number % 50}"))
     assert breaker.trip is None
 
 
 def test_a_grader_that_always_writes_0_trips_in_the_third_batch():
-    breaker = Breaker(Policy())
+    breaker = Breaker(BreakerLimits())
     trials = 0
     while breaker.trip is None:
         breaker.trial(graded(0.0))

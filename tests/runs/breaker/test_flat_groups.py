@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.breaker.rules import FlatGroups
 from plimsoll.runs.breaker.watch import Trip
 from plimsoll.runs.files.results import Row
@@ -21,7 +21,7 @@ def groups(flat: Iterator[bool], count: int, size: int = 8) -> Iterator[Row]:
 
 
 def first_trip(rows: Iterator[Row], size: int = 8) -> Trip | None:
-    breaker = Breaker(Policy(group=size))
+    breaker = Breaker(BreakerLimits(group=size))
     for row in rows:
         breaker.trial(row)
         if breaker.trip is not None:

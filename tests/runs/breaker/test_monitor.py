@@ -7,13 +7,13 @@ from rollout_runs import MakeConfig, all_batches, check_audit
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.trials.verdicts import Cause
 
 
 def watching() -> BreakerMonitor:
-    return BreakerMonitor(Breaker(Policy(tasks=50)), None, {}, 1)
+    return BreakerMonitor(Breaker(BreakerLimits(tasks=50)), None, {}, 1)
 
 
 @pytest.mark.parametrize("cause", [Cause.LOST, Cause.CANCELLED])

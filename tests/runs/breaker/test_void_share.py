@@ -5,7 +5,7 @@ import random
 from rows import graded, void
 
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.breaker.rules import VoidShare
 from plimsoll.trials.verdicts import Cause
 
@@ -29,7 +29,7 @@ def test_a_share_at_the_limit_does_not_trip():
 
 
 def test_a_partial_batch_does_not_trip():
-    breaker = Breaker(Policy())
+    breaker = Breaker(BreakerLimits())
     for number in range(63):
         breaker.trial(void(reason=f"reason {number}"))
     assert breaker.trip is None
@@ -67,7 +67,7 @@ def test_voids_without_a_task_to_blame_count_for_any_task():
 
 
 def test_graders_that_break_mid_run_trip_within_three_batches():
-    breaker = Breaker(Policy(tasks=1000))
+    breaker = Breaker(BreakerLimits(tasks=1000))
     for number in range(1000):
         breaker.trial(graded(float(number % 2), f"sound-{number // 8}"))
     after = 0
@@ -81,7 +81,7 @@ def test_graders_that_break_mid_run_trip_within_three_batches():
 
 def test_occasional_void_trials_do_not_trip():
     rng = random.Random(7)
-    breaker = Breaker(Policy(group=8))
+    breaker = Breaker(BreakerLimits(group=8))
     for number in range(20_000):
         row = void(Cause.SANDBOX) if rng.random() < 0.25 else graded(float(rng.random() < 0.3))
         breaker.trial(row)
@@ -90,7 +90,7 @@ def test_occasional_void_trials_do_not_trip():
 
 def test_a_run_that_breaks_midway_trips_within_two_batches():
     rng = random.Random(11)
-    breaker = Breaker(Policy())
+    breaker = Breaker(BreakerLimits())
     for _ in range(1000):
         breaker.trial(graded(float(rng.random() < 0.5)))
     after = 0

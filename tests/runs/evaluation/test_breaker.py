@@ -9,9 +9,10 @@ from subprocess import CompletedProcess
 import pytest
 from scripted_workers import HALF, ONE, Trial, evaluation, use_workers
 
+from plimsoll.ledger.books.group import split_ticket
 from plimsoll.runs.audit import audit
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.tasks.task import Task
 from plimsoll.testing.waiting import until
@@ -20,7 +21,7 @@ from plimsoll.workers.messages import Order
 
 MakeTasks = Callable[..., tuple[Task, ...]]
 Plimsoll = Callable[..., CompletedProcess[str]]
-EQUAL = Policy(expects_equal=True)
+EQUAL = BreakerLimits(expects_equal=True)
 
 
 def is_canary(order: Order) -> bool:
@@ -47,7 +48,7 @@ async def test_a_trip_starts_no_trial_and_lets_running_ones_finish(
         *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
         attempts=500,
         concurrency=4,
-        policy=EQUAL,
+        limits=EQUAL,
     )
     await run.run()
     assert run.breaker.trip is not None
@@ -70,7 +71,7 @@ async def test_a_trip_withdraws_the_announced_trials_while_others_still_run(
         *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
         attempts=500,
         concurrency=4,
-        policy=EQUAL,
+        limits=EQUAL,
         pool="fresh",
     )
     running = asyncio.create_task(run.run())
@@ -91,11 +92,11 @@ async def test_a_tripped_run_shows_void_trials_that_await_a_retry(
         *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
         attempts=500,
         concurrency=4,
-        policy=EQUAL,
+        limits=EQUAL,
     )
     await run.run()
     assert run.breaker.trip is not None
-    assert run.tally.trials == len({order.group for order in workers.orders})
+    assert run.tally.trials == len({split_ticket(order.ticket)[0] for order in workers.orders})
     assert {row.cause for row in run.tally.rows} == {Cause.GRADER}
 
 
@@ -106,7 +107,7 @@ async def test_keep_going_runs_to_the_end(
     run, workers = evaluation(
         *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
         attempts=100,
-        policy=Policy(stops=False),
+        limits=BreakerLimits(stops=False),
     )
     await run.run()
     assert len(workers.orders) == 100
@@ -140,7 +141,7 @@ def test_an_eval_that_the_breaker_stopped_is_resumed_with_its_unfinished_trials(
     assert report["trials"] == 40
     assert report["graded"] == (40 - len(final) if is_fixed else 0)
     assert ("breaker" in report) is not is_fixed
-    groups = {order.group for order in workers.orders}
+    groups = {split_ticket(order.ticket)[0] for order in workers.orders}
     assert len(groups) == 40 - len(final)
     assert not groups & final
     assert not {order.ticket for order in workers.orders} & set(tried)
@@ -154,7 +155,7 @@ async def test_equal_rewards_stop_the_run_in_the_third_batch(
         *(monkeypatch, make_tasks("a", "b"), scripted(lambda _: HALF), tmp_path / "run"),
         attempts=500,
         concurrency=1,
-        policy=Policy(),
+        limits=BreakerLimits(),
     )
     await run.run()
     assert run.breaker.trip is not None
@@ -170,7 +171,7 @@ async def test_canaries_run_between_trials_and_are_not_results(
         *(monkeypatch, make_tasks("a", "b"), trial, tmp_path / "run"),
         attempts=10,
         concurrency=1,
-        policy=EQUAL,
+        limits=EQUAL,
         canaries=canaries,
     )
     await run.run()
@@ -198,7 +199,7 @@ async def test_a_failed_canary_voids_trials_since_the_last_good_one_and_stops_th
         *(monkeypatch, make_tasks("a", "b"), scripted(verdict), tmp_path / "run"),
         attempts=50,
         concurrency=1,
-        policy=EQUAL,
+        limits=EQUAL,
         canaries=Canaries.of(10, ["a"]),
     )
     await run.run()
@@ -237,14 +238,14 @@ async def test_grades_that_a_failed_canary_revoked_stay_void_after_a_power_cut(
         *(monkeypatch, tasks, trial, out),
         attempts=6,
         concurrency=1,
-        policy=Policy(expects_equal=True),
+        limits=BreakerLimits(expects_equal=True),
         canaries=Canaries.of(5, ["a"]),
     )
     await run.run()
     assert [row.reward for row in run.tally.rows] == [None] * 5
     (out / "results.jsonl").write_bytes((out / "results.jsonl").read_bytes()[: synced[-1]])
 
-    again, _ = evaluation(monkeypatch, tasks, trial, out, attempts=6, policy=EQUAL, resumes=True)
+    again, _ = evaluation(monkeypatch, tasks, trial, out, attempts=6, limits=EQUAL, resumes=True)
     await again.run()
     rewards = {row.attempt: row.reward for row in again.tally.rows}
     assert rewards == {1: None, 2: None, 3: None, 4: None, 5: None, 6: 1.0}
@@ -268,7 +269,7 @@ async def test_trials_that_end_after_a_failed_canary_are_void(
         *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
         attempts=50,
         concurrency=2,
-        policy=EQUAL,
+        limits=EQUAL,
         canaries=Canaries.of(5, ["a"]),
     )
     await run.run()
@@ -286,7 +287,7 @@ async def test_with_keep_going_a_good_canary_restores_trust(
         *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
         attempts=20,
         concurrency=1,
-        policy=Policy(stops=False),
+        limits=BreakerLimits(stops=False),
         canaries=Canaries.of(5, ["a"]),
     )
     await run.run()
@@ -309,7 +310,7 @@ async def test_a_task_solved_in_the_run_becomes_a_canary_if_it_has_a_solution(
         *(monkeypatch, tasks, trial, tmp_path / "run"),
         attempts=10,
         concurrency=1,
-        policy=EQUAL,
+        limits=EQUAL,
         canaries=Canaries(4),
     )
     await run.run()

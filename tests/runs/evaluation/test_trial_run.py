@@ -15,7 +15,7 @@ from scripted_workers import ONE, evaluation, use_workers
 from plimsoll.config.file import Config
 from plimsoll.core.errors import UsageError, WorkerError
 from plimsoll.runs.audit import audit
-from plimsoll.runs.evaluation.eval_run import EvalRun, Request
+from plimsoll.runs.evaluation.eval_run import EvalRequest, EvalRun
 from plimsoll.runs.evaluation.trial_run import Placement, TrialSetRun, evaluation_config
 from plimsoll.runs.files.json_lines import read_lines
 from plimsoll.runs.files.results import Row
@@ -65,7 +65,7 @@ def prepared(command: str, **placement: object) -> TrialSetRun:
     options |= {"config": None, **placement}
     if command == "validate":
         return ValidateRun.prepare(ValidateRequest(**options, backend="docker", repeat=1))
-    made = Request(**options, backend="docker", agent="nop", attempts=2, skip_invalid=False)
+    made = EvalRequest(**options, backend="docker", agent="nop", attempts=2, skip_invalid=False)
     return EvalRun.prepare(made)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.breaker.admission import ValidationState
+from plimsoll.runs.validation.admission import ValidationState
 from plimsoll.runs.validation.records import (
     Attempt,
     RecordFolder,
@@ -106,10 +106,10 @@ def test_saved_records_can_be_loaded(location: RecordFolder, tmp_path: Path):
     records = [record("a", tasks / "a"), record("b", tasks / "b", reason="no curl")]
     TaskRecords.load(location).merged(records).save()
     loaded = TaskRecords.load(location)
-    assert loaded.standing(tasks / "a", "local").state is ValidationState.VALID
-    bad = loaded.standing(tasks / "b", "local")
+    assert loaded.status(tasks / "a", "local").state is ValidationState.VALID
+    bad = loaded.status(tasks / "b", "local")
     assert (bad.state, bad.reason) == (ValidationState.QUARANTINED, "no curl")
-    assert loaded.standing(tasks / "a", "docker").state is ValidationState.UNKNOWN
+    assert loaded.status(tasks / "a", "docker").state is ValidationState.UNKNOWN
     assert (location.folder / "quarantine.txt").read_text() == "b\tlocal\tno curl\n"
     assert sorted(path.name for path in location.folder.iterdir()) == [
         "quarantine.txt",
@@ -125,7 +125,7 @@ def test_a_changed_task_is_neither_validated_nor_quarantined(
     loaded = TaskRecords.load(location).merged(records)
     for name in ("a", "b"):
         (tasks / name / "instruction.md").write_text("Do something else.\n")
-        assert loaded.standing(tasks / name, "local").state is ValidationState.CHANGED
+        assert loaded.status(tasks / name, "local").state is ValidationState.CHANGED
 
 
 def test_a_task_listed_by_hand_is_quarantined_despite_its_record(
@@ -136,7 +136,7 @@ def test_a_task_listed_by_hand_is_quarantined_despite_its_record(
     loaded = TaskRecords.load(location)
     for name in ("a", "b"):
         assert (
-            loaded.standing(tmp_path / "tasks" / name, "local").state is ValidationState.QUARANTINED
+            loaded.status(tmp_path / "tasks" / name, "local").state is ValidationState.QUARANTINED
         )
 
 
@@ -146,8 +146,8 @@ def test_validating_again_replaces_only_the_selected_tasks(location: RecordFolde
     TaskRecords.load(location).merged(first).save()
     TaskRecords.load(location).merged([record("a", tasks / "a")]).save()
     loaded = TaskRecords.load(location)
-    assert loaded.standing(tasks / "a", "local").state is ValidationState.VALID
-    assert loaded.standing(tasks / "b", "local").state is ValidationState.QUARANTINED
+    assert loaded.status(tasks / "a", "local").state is ValidationState.VALID
+    assert loaded.status(tasks / "b", "local").state is ValidationState.QUARANTINED
     assert len(loaded.quarantine.lines) == 1
 
 
@@ -171,7 +171,7 @@ def test_checking_writability_leaves_no_files(location: RecordFolder):
 
 def test_other_assets_are_named_as_the_reason(location: RecordFolder, tmp_path: Path):
     loaded = TaskRecords.load(location).merged([record("a", tmp_path / "tasks/a")])
-    assert loaded.standing(tmp_path / "tasks/a", "local", "k").state is ValidationState.OTHER_ASSETS
+    assert loaded.status(tmp_path / "tasks/a", "local", "k").state is ValidationState.OTHER_ASSETS
 
 
 def test_a_task_listed_by_hand_stays_quarantined_after_a_change(
@@ -182,7 +182,7 @@ def test_a_task_listed_by_hand_stays_quarantined_after_a_change(
     with (location.folder / "quarantine.txt").open("a") as file:
         file.write("a\n")
     (task / "instruction.md").write_text("Do something else.\n")
-    assert TaskRecords.load(location).standing(task, "local").state is ValidationState.QUARANTINED
+    assert TaskRecords.load(location).status(task, "local").state is ValidationState.QUARANTINED
 
 
 def test_records_added_concurrently_are_all_stored(location: RecordFolder, tmp_path: Path):

@@ -14,7 +14,7 @@ import pytest
 
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, Owner, short_id
-from plimsoll.runs.cleanup import BackendItems, Stock, choose_all, choose_run
+from plimsoll.runs.cleanup import BackendItems, Inventories, choose_all, choose_run
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import Endpoint, find_endpoint
@@ -232,7 +232,9 @@ async def test_a_users_container_of_a_plimsoll_image_is_not_reaped(bench: Bench)
     (user,) = item.used_by
     assert user.startswith("container ")
     assert (await bench.reap()).removed == ()
-    choice = choose_all(Stock((BackendItems(bench.inventory, tuple(items)),), {}, time.time()))
+    choice = choose_all(
+        Inventories((BackendItems(bench.inventory, tuple(items)),), {}, time.time())
+    )
     assert list(choice.items) == []
     (left,) = choice.left
     assert left.why == f"used by {user}"
@@ -264,11 +266,11 @@ async def test_removing_a_run_keeps_shared_objects(bench: Bench):
     image = await bench.image(this_process())
     other = Bench(bench.daemon)
     theirs = await other.container(this_process())
-    stock = Stock(
+    inventories = Inventories(
         (BackendItems(bench.inventory, tuple(await bench.inventory.items())),), {}, time.time()
     )
     ends: list[str] = []
-    choice = choose_run(stock, bench.run)
+    choice = choose_run(inventories, bench.run)
     await choice.carry_out(lambda _, item, why: ends.append(f"{item.kind}{why}"))
     assert ends == ["sandbox", "volume"]
     assert choice.shared == 1

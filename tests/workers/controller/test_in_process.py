@@ -17,7 +17,7 @@ from plimsoll.workers.messages import EnvironmentOptions, Kind, Order
 from plimsoll.workers.worker.environment import OnPhase
 
 STOPPED = Void(Cause.CANCELLED, "the run is being stopped")
-A = Kind("a")
+A = Kind("a", "t")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def start(
     """Give an order to the worker. The task returns its verdict."""
 
     async def verdict() -> Verdict:
-        order = Order(ticket=ticket, group="g", task=task, attempt=1, folder=str(folder))
+        order = Order(ticket=ticket, task=task, name="t", attempt=1, folder=str(folder))
         return (await worker.run(order)).verdict
 
     return asyncio.ensure_future(verdict())

@@ -6,38 +6,38 @@ change as little as possible.
 
 import pytest
 
-from plimsoll.workers.controller.roster import Job, Member, Phase, Roster
+from plimsoll.workers.controller.roster import Job, Roster, WorkerEntry, WorkerState
 from plimsoll.workers.messages import Beat, Kind, Order
 
-A, B, C = Kind("a"), Kind("b"), Kind("c")
+A, B, C = Kind("a", "a"), Kind("b", "b"), Kind("c", "c")
 
 
-def beat(number: int, *, lag: float, slowest: float) -> Beat:
-    return Beat(number=number, rss_mb=60.0, lag=lag, slowest=slowest, running=0)
+def beat(*, lag: float, slowest: float) -> Beat:
+    return Beat(rss_mb=60.0, lag=lag, slowest=slowest)
 
 
 def test_a_slow_loop_turn_is_shown_after_later_heartbeats():
-    member = Member("worker-1")
-    assert member.status().lag == 0
-    member.record_beat(beat(1, lag=0.0, slowest=0.35))
-    member.record_beat(beat(2, lag=0.0, slowest=0.01))
-    assert member.status().lag == 0.35
-    assert member.status().lag == 0, "the slow turn was shown before"
+    entry = WorkerEntry("worker-1")
+    assert entry.status().lag == 0
+    entry.record_beat(beat(lag=0.0, slowest=0.35))
+    entry.record_beat(beat(lag=0.0, slowest=0.01))
+    assert entry.status().lag == 0.35
+    assert entry.status().lag == 0, "the slow turn was shown before"
 
 
 def test_a_blocked_loop_is_shown_while_it_is_blocked():
-    member = Member("worker-1")
-    member.record_beat(beat(1, lag=3.0, slowest=3.0))
-    assert [member.status().lag for _ in range(2)] == [3.0, 3.0]
-    member.record_beat(beat(2, lag=0.0, slowest=3.2))
-    assert [member.status().lag for _ in range(3)] == [3.2, 0.0, 0.0]
+    entry = WorkerEntry("worker-1")
+    entry.record_beat(beat(lag=3.0, slowest=3.0))
+    assert [entry.status().lag for _ in range(2)] == [3.0, 3.0]
+    entry.record_beat(beat(lag=0.0, slowest=3.2))
+    assert [entry.status().lag for _ in range(3)] == [3.2, 0.0, 0.0]
 
 
 def roster(slots: int, *workers: str) -> Roster:
     """A roster of ready workers."""
     made = Roster(slots)
     for worker in workers or ("one", "two"):
-        made.add(Member(worker, Phase.READY))
+        made.add(WorkerEntry(worker, WorkerState.READY))
     return made
 
 
@@ -48,9 +48,9 @@ def announced(roster: Roster, kinds: list[Kind]) -> dict[str, str]:
 
 
 def give(roster: Roster, worker: str, kind: Kind) -> None:
-    member = roster.find(worker)
-    assert member is not None
-    member.give(Job(Order(ticket="t", group="g", task=kind.task, attempt=1, folder="")))
+    entry = roster.find(worker)
+    assert entry is not None
+    entry.give(Job(Order(ticket="t", task=kind.task, name=kind.name, attempt=1, folder="")))
 
 
 def test_the_next_orders_are_distributed_evenly_and_no_worker_expects_more_than_its_slots():
@@ -69,7 +69,7 @@ def test_a_worker_gets_a_new_forecast_only_if_its_share_changed():
 
 async def test_an_order_that_moves_up_stays_with_its_worker():
     workers = roster(2)
-    kinds = [Kind(letter) for letter in "abcdefgh"]
+    kinds = [Kind(letter, letter) for letter in "abcdefgh"]
     assert announced(workers, kinds[:4]) == {"one": "ac", "two": "bd"}
     for number in range(1, 5):
         give(workers, "one", kinds[number - 1])
@@ -100,16 +100,18 @@ def test_orders_that_never_come_are_withdrawn():
     assert announced(workers, []) == {}
 
 
-@pytest.mark.parametrize("phase", [Phase.FULL, Phase.ENDING])
-def test_a_worker_that_takes_no_more_tickets_expects_none_and_others_expect_its_share(phase: Phase):
+@pytest.mark.parametrize("state", [WorkerState.FULL, WorkerState.ENDING])
+def test_a_worker_that_takes_no_more_tickets_expects_none_and_others_expect_its_share(
+    state: WorkerState,
+):
     workers = roster(4)
     announced(workers, [A, B])
     one = workers.find("one")
     assert one is not None
-    one.phase = phase
+    one.state = state
     assert announced(workers, [A, B]) == {"one": "", "two": "ab"}
     workers.remove(one)
-    workers.add(Member("three", Phase.READY))
+    workers.add(WorkerEntry("three", WorkerState.READY))
     assert announced(workers, [A, B]) == {}
 
 

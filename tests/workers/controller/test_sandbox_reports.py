@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Readings
-from plimsoll.workers.controller.protocol import SandboxReports
+from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import SandboxReport
 
 

@@ -14,7 +14,7 @@ from plimsoll.core.errors import WorkerError
 from plimsoll.core.versions import Version
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Cause, Graded, Void
-from plimsoll.workers.controller.roster import Phase
+from plimsoll.workers.controller.roster import WorkerState
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.messages import Result
@@ -31,7 +31,7 @@ def check_void(result: Result, cause: Cause, *words: str) -> None:
 def kill(supervisor: Supervisor, sign: signal.Signals) -> str:
     """Send a signal to the most loaded worker, and return its name."""
     worst = max(supervisor.status(), key=lambda status: status.running)
-    assert worst.phase is Phase.READY
+    assert worst.phase is WorkerState.READY
     os.kill(pid_of(worst.where), sign)
     return worst.worker
 
@@ -61,8 +61,8 @@ async def test_every_order_gets_its_own_result(engine: Engine):
 
 
 async def test_a_killed_worker_is_detected_and_replaced(engine: Engine):
-    patience = options(dead_after=600)
-    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+    limits = options(dead_after=600)
+    async with Supervisor(engine, spec(), number=1, options=limits) as supervisor:
         first, second = await begin(supervisor, ("a", "sleep 600"), ("b", "sleep 600"))
         worker = kill(supervisor, signal.SIGKILL)
         check_void(await asyncio.wait_for(first, 60), Cause.LOST, worker, "killed by signal 9")
@@ -72,8 +72,8 @@ async def test_a_killed_worker_is_detected_and_replaced(engine: Engine):
 
 
 async def test_a_suspended_worker_counts_as_dead_and_leaves_nothing(engine: Engine, mark: Mark):
-    patience = options(dead_after=2.5)
-    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+    limits = options(dead_after=2.5)
+    async with Supervisor(engine, spec(), number=1, options=limits) as supervisor:
         (task,) = await begin(supervisor, ("a", "sleep 600"))
         before = pid_of(supervisor.status()[0].where)
         kill(supervisor, signal.SIGSTOP)
@@ -97,16 +97,16 @@ async def test_time_that_the_controller_was_suspended_does_not_count_against_its
 
 
 async def test_a_hung_loop_is_detected_despite_heartbeats(engine: Engine):
-    patience = options(hung_after=2.5)
-    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+    limits = options(hung_after=2.5)
+    async with Supervisor(engine, spec(), number=1, options=limits) as supervisor:
         (task,) = await begin(supervisor, ("a", "block 600"))
         check_void(await task, Cause.LOST, "its event loop is blocked")
         assert await ask(supervisor, "b", "pid")
 
 
 async def test_a_busy_worker_does_not_count_as_dead(engine: Engine):
-    patience = options(dead_after=2.5, hung_after=60.0)
-    async with Supervisor(engine, spec(), number=1, options=patience) as supervisor:
+    limits = options(dead_after=2.5, hung_after=60.0)
+    async with Supervisor(engine, spec(), number=1, options=limits) as supervisor:
         result = await supervisor.run(order("a", "block 4.5"))
         assert isinstance(result.verdict, Graded)
 
@@ -157,7 +157,9 @@ async def test_a_full_worker_is_replaced_before_it_finishes_its_tickets(
         before = await ask(supervisor, "a", "pid")
         running = asyncio.create_task(supervisor.run(order("b", f"until {tmp_path}/go")))
         await supervisor.run(order("c", "hold 400"))
-        await until(lambda: Phase.FULL in [status.phase for status in supervisor.status()], 60)
+        await until(
+            lambda: WorkerState.FULL in [status.phase for status in supervisor.status()], 60
+        )
         assert await ask(supervisor, "d", "pid") != before
         assert not running.done()
         (tmp_path / "go").touch()
@@ -182,7 +184,7 @@ async def test_a_memory_limit_exceeded_by_the_first_tickets_is_reported(
     async with Supervisor(engine, tight, number=1, options=options()) as supervisor:
         for ticket in ("a", "b"):
             await supervisor.run(order(ticket, "hold 400"))
-            await until(lambda: [s.phase for s in supervisor.status()] == [Phase.READY], 60)
+            await until(lambda: [s.phase for s in supervisor.status()] == [WorkerState.READY], 60)
             await until(lambda: supervisor.status()[0].finished == 0, 60)
     warnings = [
         r.getMessage() for r in caplog.records if "memory_mb is 300; raise it" in r.getMessage()
@@ -244,8 +246,7 @@ async def test_a_cancelled_ticket_is_void_and_frees_its_slot(engine: Engine):
         check_void(await first, Cause.CANCELLED, "too old")
         check_void(await waiting, Cause.CANCELLED, "too old")
         second.cancel()
-        await supervisor.wait_free()
-        await until(lambda: supervisor.free == 2)
+        await until(lambda: supervisor.free == 2, 60)
 
 
 async def test_current_and_later_workers_know_the_version(engine: Engine):

@@ -141,9 +141,9 @@ def waiting_worker(supervisor: Supervisor) -> WorkerStatus:
 
 
 def pass_time(supervisor: Supervisor, worker: str, seconds: float) -> None:
-    member = supervisor._fleet.roster.find(worker)
-    assert member is not None
-    member.pass_time(seconds)
+    entry = supervisor._roster.find(worker)
+    assert entry is not None
+    entry.pass_time(seconds)
 
 
 async def test_the_start_timeout_begins_when_a_worker_is_placed(shared_cluster: Any):

@@ -55,11 +55,11 @@ def test_trimming_is_skipped_while_the_last_one_still_runs():
     upkeep = MemoryTrimmer(trim, every=1, limit_mb=None)
     for now in range(1, 6):
         upkeep.attend(now=now, rss=50, ended=now)
-    assert upkeep.trims == 1
     trim.finish()
+    assert len(trim.threads) == 1
     upkeep.attend(now=6, rss=50, ended=6)
-    assert upkeep.trims == 2
     trim.finish()
+    assert len(trim.threads) == 2
 
 
 def test_nothing_is_trimmed_if_nothing_was_freed():
@@ -69,10 +69,11 @@ def test_nothing_is_trimmed_if_nothing_was_freed():
     upkeep.attend(now=1, rss=50, ended=1)
     trim.finish()
     upkeep.attend(now=3, rss=51, ended=1)
-    assert upkeep.trims == 1
+    trim.finish()
+    assert len(trim.threads) == 1
     upkeep.attend(now=5, rss=80, ended=1)
     trim.finish()
-    assert upkeep.trims == 2, "memory has grown: long trials free bodies, too"
+    assert len(trim.threads) == 2, "memory has grown: long trials free bodies, too"
 
 
 def test_memory_is_trimmed_before_a_worker_counts_as_full():

@@ -53,7 +53,6 @@ class Worker:
         result = await self.place.run(
             Order(
                 ticket=ticket,
-                group="g",
                 task=kind.task,
                 name=kind.name,
                 attempt=self._given,

@@ -1,6 +1,7 @@
 """A worker: its tickets, and the ways in which it ends."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -37,9 +38,8 @@ async def test_a_worker_is_ready_once_its_environment_is_open(tmp_path: Path):
         await client.receive(Beat)  # heartbeats arrive while the environment is made
         assert not any(isinstance(message, Ready) for message in client.others)
         (tmp_path / "go").touch()
-        ready = await client.receive(Ready)
+        await client.receive(Ready)
         assert (tmp_path / "made").exists()
-        assert ready.pid == client.pid
 
 
 async def test_tickets_run_concurrently_and_each_has_one_result(tmp_path: Path):
@@ -232,12 +232,13 @@ async def test_a_thousand_sleeping_tickets_do_not_block_the_loop(tmp_path: Path)
     async with ready_client(marking_spec(tmp_path)) as client:
         for number in range(1_000):
             client.order(f"t{number}", "sleep 60")
-        await client.receive(Beat, lambda beat: beat.running == 1_000)
+        await client.receive(Beat, lambda beat: beat.counts.get("alive") == 1_000)
         client.order("probe", "probe 2.5")
         probe = await client.result("probe")
-        print(f"loop lag p99 {probe.phases['p99'] * 1e3:.1f} ms")
+        lag = json.loads(probe.trajectory)
+        print(f"loop lag p99 {lag['p99'] * 1e3:.1f} ms")
         # 50 ms on an idle machine; this one may be shared.
-        assert probe.phases["p99"] < 1
+        assert lag["p99"] < 1
         for number in range(1_000):
             client.send(Cancel(f"t{number}", "enough"))
         for _ in range(1_000):

@@ -70,26 +70,22 @@ def command(
         check_idle,
         controller,
         end_run,
-        look_for_evaluation,
         look_for_run,
     )
 
     directory = None if run is None else look_for_run(run)
-    evaluation = None if run is None or directory is not None else look_for_evaluation(run)
     if directory is not None and not dry_run:
         if force and (owner := controller(directory)) is not None:
             end_run(owner, directory, now=True)
         check_idle(directory)
     if directory is not None and config is None:
         config = directory.config  # it names the backend of its sandboxes
-    found = directory or evaluation
     request = CleanRequest(
-        run if found is None else found.name,
+        run if directory is None else directory.name,
         expired,
         dry_run=dry_run,
         anyway=force or yes,
         as_json=as_json,
         directory=directory,
-        is_known=found is not None,
     )
     return asyncio.run(clean(request, backend, load_config(config)))

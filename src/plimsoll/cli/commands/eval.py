@@ -131,9 +131,9 @@ def command(
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.evaluation import evaluate
     from plimsoll.config.run import default_concurrency
-    from plimsoll.runs.evaluation.eval_run import EvalRun, Request
+    from plimsoll.runs.evaluation.eval_run import EvalRequest, EvalRun
 
-    request = Request(
+    request = EvalRequest(
         path=path,
         agent=agent,
         backend=backend,

@@ -32,11 +32,10 @@ def command(run: str, check: bool, task: str | None, as_json: bool) -> int:
     from pathlib import Path
 
     from plimsoll.cli.views.ledger import show
-    from plimsoll.runs.controller_process import find_run, look_for_evaluation, look_for_run
+    from plimsoll.runs.controller_process import find_run, look_for_run
 
     path = Path(run)
     # A path that is no run may be a ledger file, or a copy of one.
-    is_named = look_for_run(run) is not None or look_for_evaluation(run) is not None
-    if is_named or not run.strip() or not path.exists():
+    if look_for_run(run) is not None or not run.strip() or not path.exists():
         path = find_run(run).path
     return show(path, check=check, task=task, as_json=as_json)

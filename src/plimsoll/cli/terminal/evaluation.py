@@ -58,8 +58,8 @@ def naming_resume(run: TrialSetRun, err: Console) -> Generator[None]:
     except PlimsollError:
         if run.has_begun:
             command = shlex.join(("plimsoll", "resume", str(run.directory.path)))
-            said = f"ended by an error · finished trials are kept · continue: {command}"
-            err.print(Text(said, style="yellow"), soft_wrap=True)
+            text = f"ended by an error · finished trials are kept · continue: {command}"
+            err.print(Text(text, style="yellow"), soft_wrap=True)
         raise
 
 
@@ -85,11 +85,11 @@ def _begin(run: EvalRun, out: Console, err: Console) -> None:
     line = first_line(backend, _actor(run), tasks, request.attempts)
     out.print(line, soft_wrap=True)
     if run.left_out:
-        said = f"not run: {len(run.left_out):,} quarantined tasks, named at the end"
-        err.print(Text(said, style="yellow"), soft_wrap=True)
+        text = f"not run: {len(run.left_out):,} quarantined tasks, named at the end"
+        err.print(Text(text, style="yellow"), soft_wrap=True)
     if count := run.quarantined:
-        said = f"warning: quarantined tasks: {count:,}; --skip-quarantined leaves them out"
-        err.print(Text(said, style="yellow"), soft_wrap=True)
+        text = f"warning: quarantined tasks: {count:,}; --skip-quarantined leaves them out"
+        err.print(Text(text, style="yellow"), soft_wrap=True)
     for problem in selection.problems:
         err.print(Text(f"not run: {plain(problem)}", style="yellow"), soft_wrap=True)
     warn_of_unknown_keys(selection.unknown_keys, err)

@@ -92,10 +92,10 @@ def _end(driven: ForegroundRun, screen: Screen, interrupts: Interrupts, *, as_js
     """Print the end of the run. Returns the exit status."""
     rollouts = driven.rollouts
     if rollouts is None or not rollouts.is_over:
-        said = "ended before anything started"
+        text = "ended before anything started"
         if rollouts is not None and _has_begun(driven):
-            said = f"ended at once · continue: plimsoll resume {rollouts.directory.path}"
-        screen.err.print(Text(said, style="yellow"), soft_wrap=True)
+            text = f"ended at once · continue: plimsoll resume {rollouts.directory.path}"
+        screen.err.print(Text(text, style="yellow"), soft_wrap=True)
         return interrupts.exit_code or 1
     summary = rollouts.summary
     if as_json:
@@ -113,8 +113,8 @@ def _drain(driven: ForegroundRun, err: Console) -> bool:
     if rollouts is None or not rollouts.stop():
         return False
     grace = rollouts.plan.config.workers.grace_seconds
-    said = f"stopping: running trials have {grace:g} s; repeat the signal to end them now"
-    err.print(Text(said, style="yellow"), soft_wrap=True)
+    text = f"stopping: running trials have {grace:g} s; repeat the signal to end them now"
+    err.print(Text(text, style="yellow"), soft_wrap=True)
     return True
 
 
@@ -170,14 +170,14 @@ async def _parts(driven: ForegroundRun) -> list[RenderableType]:
 async def _lines(driven: ForegroundRun, err: Console) -> None:
     """For logs and pipes: new activities, and a progress line at intervals."""
     loop = asyncio.get_running_loop()
-    doing, said = "", loop.time()
+    doing, printed = "", loop.time()
     while True:
         kind = driven.doing.partition(" · ")[0]
         is_new = kind not in ("", doing)
-        if is_new or loop.time() - said >= LINE_SECONDS:
+        if is_new or loop.time() - printed >= LINE_SECONDS:
             line = kind if is_new else _line(driven)
             if line:
                 err.print(line, soft_wrap=True)
-            said = loop.time()
+            printed = loop.time()
         doing = kind
         await asyncio.sleep(LIVE_SECONDS)

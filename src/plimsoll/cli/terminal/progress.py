@@ -45,8 +45,8 @@ def showing_warnings(err: Console) -> Generator[None]:
 
     class Shown(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said = f"warning: {plain(record.getMessage())}"
-            err.print(Text(said, style="yellow"), soft_wrap=True)
+            text = f"warning: {plain(record.getMessage())}"
+            err.print(Text(text, style="yellow"), soft_wrap=True)
             if record.exc_info:
                 # An unexpected exception: the traceback is for its developers.
                 trace = logging.Formatter().formatException(record.exc_info)
@@ -70,9 +70,9 @@ async def _live(run: TrialSetRun, console: Console, line: Callable[[], str]) -> 
 async def _lines(_: TrialSetRun, console: Console, line: Callable[[], str]) -> None:
     """For logs and pipes: a line at intervals; none for a short run."""
     loop = asyncio.get_running_loop()
-    said = loop.time()
+    printed = loop.time()
     while True:
         await asyncio.sleep(LIVE_SECONDS)
-        if loop.time() - said >= LINE_SECONDS:
+        if loop.time() - printed >= LINE_SECONDS:
             console.print(line(), soft_wrap=True)
-            said = loop.time()
+            printed = loop.time()

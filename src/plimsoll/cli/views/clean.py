@@ -22,14 +22,14 @@ from plimsoll.config.file import Config
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
 from plimsoll.runs.cleanup import (
-    Choice,
-    Stock,
+    Inventories,
+    RemovalPlan,
     choose_all,
     choose_expired,
     choose_run,
     of_live_owners,
     of_others,
-    open_stock,
+    open_inventories,
 )
 from plimsoll.runs.controller_process import leftovers
 from plimsoll.runs.files.directory import RunDirectory
@@ -52,18 +52,11 @@ class CleanRequest:
     as_json: bool
     directory: RunDirectory | None = None
     """The directory of the run, if it is on this host."""
-    is_known: bool = False
-    """Whether its directory was found: a known run need not have any resources."""
 
     @property
-    def own_processes(self) -> int | None:
-        """The number of its own processes that may be alive; None if that is unknown.
-
-        A run was ended before, and an evaluation is one process.
-        """
-        if self.directory is not None:
-            return 0
-        return 1 if self.is_known else None
+    def is_known(self) -> bool:
+        """Whether its directory was found: a known run need not have any resources."""
+        return self.directory is not None
 
 
 class RemovalReport:
@@ -99,37 +92,40 @@ class RemovalReport:
 async def clean(request: CleanRequest, backend: str, config: Config) -> int:
     """Remove the requested resources and return the exit status."""
     report = RemovalReport(request.dry_run, request.as_json)
-    async with open_stock(backend, config) as stock:
-        choice = _choose(request, stock)
+    async with open_inventories(backend, config) as inventories:
+        plan = _choose(request, inventories)
         # Expired resources are removed whoever their owner is.
-        living = {} if request.expired else of_live_owners(choice, stock.now)
+        living = {} if request.expired else of_live_owners(plan, inventories.now)
         if request.dry_run:
-            for name, item in choice.items:
+            for name, item in plan.items:
                 report.note(name, item, "")
         elif not living or _is_allowed(request, living):
-            await choice.carry_out(report.note)
+            await plan.carry_out(report.note)
         else:
             click.echo("nothing was removed", err=True)
             return 0
         _clean_directory(request, report)
     if request.as_json:
-        click.echo(msgspec.json.encode(_as_object(request, stock, choice, report)))
+        click.echo(msgspec.json.encode(_as_object(request, inventories, plan, report)))
     else:
-        for line in (*_remarks(stock, choice, living, request), _total(stock, choice, report)):
+        for line in (
+            *_remarks(inventories, plan, living, request),
+            _total(inventories, plan, report),
+        ):
             report.say(line)
-    return 1 if report.failed or _was_unreachable(request, stock, config) else 0
+    return 1 if report.failed or _was_unreachable(request, inventories, config) else 0
 
 
-def _was_unreachable(request: CleanRequest, stock: Stock, config: Config) -> bool:
+def _was_unreachable(request: CleanRequest, inventories: Inventories, config: Config) -> bool:
     """Whether a backend that may have requested resources could not be reached.
 
     A missing Docker daemon is no problem if none was configured.
     """
     if request.directory is not None:
-        return config.run.backend in stock.unreached
+        return config.run.backend in inventories.unreached
     named = config.docker.host or config.docker.context
     named = named or os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
-    return any(name != "docker" or named for name in stock.unreached)
+    return any(name != "docker" or named for name in inventories.unreached)
 
 
 def _clean_directory(request: CleanRequest, report: RemovalReport) -> None:
@@ -140,18 +136,17 @@ def _clean_directory(request: CleanRequest, report: RemovalReport) -> None:
         report.note_file(path)
 
 
-def _choose(request: CleanRequest, stock: Stock) -> Choice:
+def _choose(request: CleanRequest, inventories: Inventories) -> RemovalPlan:
     if request.run is not None:
-        return choose_run(stock, request.run, is_known=request.is_known)
-    return choose_expired(stock) if request.expired else choose_all(stock)
+        return choose_run(inventories, request.run, is_known=request.is_known)
+    return choose_expired(inventories) if request.expired else choose_all(inventories)
 
 
 def _is_allowed(request: CleanRequest, living: Mapping[Owner, Sequence[Resource]]) -> bool:
     """Whether to remove resources of live owners."""
     if not request.anyway:
         return _confirmed(request, living)
-    own = request.own_processes
-    if own is not None and (others := of_others(living, own)):
+    if request.is_known and (others := of_others(living)):
         raise UsageError(
             f"another run called {request.run} is running: the sandboxes of {_names(others)} "
             "would be removed too. Wait until it ends, or stop it"
@@ -193,21 +188,21 @@ def _described(backend: str, item: Resource) -> str:
 
 
 def _remarks(
-    stock: Stock, choice: Choice, living: Iterable[Owner], request: CleanRequest
+    inventories: Inventories, plan: RemovalPlan, living: Iterable[Owner], request: CleanRequest
 ) -> Iterator[str]:
     """Resources that stay, with the reasons, and unreachable backends."""
-    for left in choice.left:
+    for left in plan.left:
         yield f"left          {_described(left.backend, left.item)}: {left.why}"
-    if choice.shared:
-        yield f"left          {choice.shared:,} that other runs use, too; --all removes them"
+    if plan.shared:
+        yield f"left          {plan.shared:,} that other runs use, too; --all removes them"
     if request.dry_run and living:
         yield f"needs {'--yes' if request.run is None else '--force'}: running: {_names(living)}"
-    for name, why in stock.unreached.items():
+    for name, why in inventories.unreached.items():
         yield f"{name} was not reached: {why}"
 
 
-def _total(stock: Stock, choice: Choice, report: RemovalReport) -> str:
-    where = " and ".join(stock.backends)
+def _total(inventories: Inventories, plan: RemovalPlan, report: RemovalReport) -> str:
+    where = " and ".join(inventories.backends)
     parts_removed = [counted(item.kind for _, item in report.removed)] if report.removed else []
     if count := len(report.files):
         parts_removed.append(f"{count:,} temporary {'file' if count == 1 else 'files'}")
@@ -217,22 +212,22 @@ def _total(stock: Stock, choice: Choice, report: RemovalReport) -> str:
         parts = ["nothing removed" if report.failed else f"nothing to remove on {where}"]
     if report.failed:
         parts.append(f"{len(report.failed):,} could not be removed")
-    if choice.left:
-        parts.append(f"{len(choice.left):,} in use and left")
+    if plan.left:
+        parts.append(f"{len(plan.left):,} in use and left")
     return " · ".join(parts)
 
 
 def _as_object(
-    request: CleanRequest, stock: Stock, choice: Choice, report: RemovalReport
+    request: CleanRequest, inventories: Inventories, plan: RemovalPlan, report: RemovalReport
 ) -> dict[str, Any]:
     def objects(found: Iterable[tuple[str, Resource, str]]) -> list[dict[str, Any]]:
-        return [as_object(name, item, stock.now) | {"why": why} for name, item, why in found]
+        return [as_object(name, item, inventories.now) | {"why": why} for name, item, why in found]
 
     return {
         "dry_run": request.dry_run,
-        "removed": [as_object(name, item, stock.now) for name, item in report.removed],
+        "removed": [as_object(name, item, inventories.now) for name, item in report.removed],
         "files": report.files,
         "failed": objects(report.failed),
-        "left": objects((left.backend, left.item, left.why) for left in choice.left),
-        "unreached": stock.unreached,
+        "left": objects((left.backend, left.item, left.why) for left in plan.left),
+        "unreached": inventories.unreached,
     }

@@ -13,7 +13,7 @@ from plimsoll.cli.terminal.console import console
 from plimsoll.cli.views.text import plain
 from plimsoll.config.file import Config
 from plimsoll.core.ids import Owner
-from plimsoll.runs.cleanup import Stock, open_stock
+from plimsoll.runs.cleanup import Inventories, open_inventories
 from plimsoll.sandboxes.host.owners import host_name, is_alive, is_here
 from plimsoll.sandboxes.reaper import RESOURCE_KINDS, Resource, ResourceKind, select_removable
 
@@ -88,17 +88,19 @@ HEADS = ("run", "ticket", "backend", "kind", "id", "state", "age", "owner", "exp
 
 async def show_inventory(backend: str, config: Config, *, as_json: bool) -> None:
     """Query the backends and print their resources."""
-    async with open_stock(backend, config) as stock:
+    async with open_inventories(backend, config) as inventories:
         pass
-    found = [(listed.inventory.name, item) for listed in stock.inventories for item in listed.items]
+    found = [
+        (listed.inventory.name, item) for listed in inventories.listed for item in listed.items
+    ]
     if as_json:
-        items = [as_object(name, item, stock.now) for name, item in found]
-        click.echo(msgspec.json.encode({"items": items, "unreached": stock.unreached}))
+        items = [as_object(name, item, inventories.now) for name, item in found]
+        click.echo(msgspec.json.encode({"items": items, "unreached": inventories.unreached}))
         return
     out = console(stderr=False)
     if own := sorted((one for one in found if not one[1].shared), key=_by_run):
-        out.print(_table(own, stock.now))
-    for line in _closing(stock):
+        out.print(_table(own, inventories.now))
+    for line in _closing(inventories):
         out.print(line, soft_wrap=True)
 
 
@@ -129,23 +131,23 @@ def _table(found: Sequence[tuple[str, Resource]], now: float) -> Table:
     return table
 
 
-def _closing(stock: Stock) -> Iterator[str]:
+def _closing(inventories: Inventories) -> Iterator[str]:
     """The totals, shared resources, and unreachable backends."""
-    own = [item for listed in stock.inventories for item in listed.items if not item.shared]
+    own = [item for listed in inventories.listed for item in listed.items if not item.shared]
     if own:
         runs = len({item.labels.run for item in own} - {""})  # an incomplete resource has none
         yield f"{runs:,} {'run' if runs == 1 else 'runs'} · {counted(item.kind for item in own)}"
-    elif stock.inventories:
-        yield f"no resources of runs on {' and '.join(stock.backends)}"
+    elif inventories.listed:
+        yield f"no resources of runs on {' and '.join(inventories.backends)}"
     if removable := sum(
-        len(select_removable(listed.items, stock.now)) for listed in stock.inventories
+        len(select_removable(listed.items, inventories.now)) for listed in inventories.listed
     ):
         yield (
             f"{removable:,} of dead owners or expired: `plimsoll clean --expired` removes "
             f"{'it' if removable == 1 else 'them'}, and so does the next run"
         )
-    for listed in stock.inventories:
+    for listed in inventories.listed:
         if shared := counted(item.kind for item in listed.items if item.shared):
             yield f"shared by runs on {listed.inventory.name}: {shared}"
-    for name, why in stock.unreached.items():
+    for name, why in inventories.unreached.items():
         yield plain(f"{name} was not reached: {why}")

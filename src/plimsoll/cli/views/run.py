@@ -94,15 +94,15 @@ def print_begin(rollouts: Rollouts, screen: Screen) -> None:
     """Print the validation of the tasks, and the work that a killed run repeats."""
     plan = rollouts.plan
     if rollouts.location.is_elsewhere:
-        said = f"{'ledger':<12}{rollouts.location.description}"
-        screen.out.print(Text(plain(said)), soft_wrap=True)
+        text = f"{'ledger':<12}{rollouts.location.description}"
+        screen.out.print(Text(plain(text)), soft_wrap=True)
     if plan.config.run.validates:
         _print_validated("tasks", plan.trained, screen)
         if plan.held_out.tasks:
             _print_validated("held-out", plan.held_out, screen)
     if lost := rollouts.restored.lost:
-        said = f"running again: {count(lost, 'trial')} that ran when the run was killed"
-        screen.err.print(Text(said), soft_wrap=True)
+        text = f"running again: {count(lost, 'trial')} that ran when the run was killed"
+        screen.err.print(Text(text), soft_wrap=True)
     if undone := _undone(rollouts):
         screen.err.print(Text(undone), soft_wrap=True)
 
@@ -123,14 +123,14 @@ def _undone(rollouts: Rollouts) -> str:
 
 def _print_validated(what: str, tasks: TaskSet, screen: Screen) -> None:
     out = f" · {len(tasks.left_out):,} quarantined" if tasks.left_out else ""
-    said = (
+    text = (
         f"{what:<12}{len(tasks.tasks):,} loaded · {len(tasks.admitted):,} validated "
         f"(the oracle gets the full reward, nop does not){out}"
     )
-    screen.out.print(Text(said), soft_wrap=True)
+    screen.out.print(Text(text), soft_wrap=True)
     for name, why in tasks.left_out.items():
-        said = f"{'':<12}{plain(name)}: {plain(why)}"
-        screen.out.print(Text(said, style="yellow"), soft_wrap=True)
+        text = f"{'':<12}{plain(name)}: {plain(why)}"
+        screen.out.print(Text(text, style="yellow"), soft_wrap=True)
 
 
 def print_plan(plan: Plan, screen: Screen, policy: str | None) -> None:

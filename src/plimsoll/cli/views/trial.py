@@ -171,7 +171,7 @@ def _as_object(trajectory: Trajectory, branch: int | None) -> ShownTrajectory:
                 reason=one.reason,
                 left=one.origin,
                 shared=one.shared,
-                messages=[said.message for said in one.messages],
+                messages=[record.message for record in one.messages],
                 turns=list(one.exchanges),
             )
             for one in choose_branches(conversations(trajectory), branch)

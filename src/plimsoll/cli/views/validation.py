@@ -99,8 +99,8 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
         yield Text(f"stopped by the breaker: {trip.rule} · {plain(trip.message)}", style="yellow")
     if report.not_finished:
         why = "interrupted: " if interrupted else ""
-        said = f"{why}{len(report.not_finished):,} of {report.tasks:,} tasks were not finished"
-        yield Text(f"{said}; their records are unchanged", style="yellow")
+        text = f"{why}{len(report.not_finished):,} of {report.tasks:,} tasks were not finished"
+        yield Text(f"{text}; their records are unchanged", style="yellow")
     yield Text(_spent(run, report))
     yield Text(f"wrote: {_short(report.validation)} · {_short(report.quarantine)}")
     yield Text(f"next: {_next(run, report)}")

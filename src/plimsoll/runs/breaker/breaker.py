@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.breaker.rules import (
     Bugs,
     CanaryFailed,
@@ -22,20 +22,20 @@ from plimsoll.trials.verdicts import Cause, Void
 __all__ = ["UNINFORMATIVE_CAUSES", "Breaker", "BreakerMonitor", "Canary", "make_watches"]
 
 
-def make_watches(policy: Policy) -> tuple[Watch, ...]:
+def make_watches(limits: BreakerLimits) -> tuple[Watch, ...]:
     """The watches of a run. If two trip at once, the earlier one is more specific."""
     watches: list[Watch] = [
         Bugs(),
-        DeadStart(policy.start, policy.enough_tasks),
+        DeadStart(limits.start, limits.enough_tasks),
         RewardCollapse(),
         CanaryFailed(),
-        VoidShare(policy.void_share, policy.enough_tasks),
+        VoidShare(limits.void_share, limits.enough_tasks),
     ]
-    if not policy.expects_equal:
-        watches.append(EqualRewards(policy.equal_batches))
-        if policy.group > 1:
+    if not limits.expects_equal:
+        watches.append(EqualRewards(limits.equal_batches))
+        if limits.group > 1:
             watches.append(
-                FlatGroups(group=policy.group, share=policy.flat_share, batches=policy.flat_batches)
+                FlatGroups(group=limits.group, share=limits.flat_share, batches=limits.flat_batches)
             )
     return tuple(watches)
 
@@ -43,21 +43,21 @@ def make_watches(policy: Policy) -> tuple[Watch, ...]:
 class Breaker:
     """Watches a run. `trip` is set once and stays; `tripped`: the run must stop."""
 
-    def __init__(self, policy: Policy, watches: Sequence[Watch] | None = None) -> None:
-        self.policy = policy
+    def __init__(self, limits: BreakerLimits, watches: Sequence[Watch] | None = None) -> None:
+        self.limits = limits
         self.trip: Trip | None = None
-        self._watches = make_watches(policy) if watches is None else watches
+        self._watches = make_watches(limits) if watches is None else watches
         self._batch: list[Row] = []
 
     @property
     def tripped(self) -> bool:
-        return self.trip is not None and self.policy.stops
+        return self.trip is not None and self.limits.stops
 
     def trial(self, row: Row) -> None:
         """Record a finished trial. Canaries are not trials."""
         self._note(watch.trial(row) for watch in self._watches)
         self._batch.append(row)
-        if len(self._batch) == self.policy.batch:
+        if len(self._batch) == self.limits.batch:
             full, self._batch = self._batch, []
             self._note(watch.batch(full) for watch in self._watches)
 

@@ -23,14 +23,6 @@ TrialId = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Node:
-    """The trials that no canary has confirmed yet."""
-
-    unvouched: deque[tuple[int, TrialId]]
-    finished: int = 0
-
-
-@dataclass(slots=True)
 class Canaries:
     """State only: the caller runs the trials and reports their results."""
 
@@ -45,7 +37,12 @@ class Canaries:
     good: int = 0
     failed: int = 0
     _started: int = 0
-    _nodes: dict[str, _Node] = field(default_factory=dict[str, _Node])
+    _finished: int = 0
+    _unvouched: deque[tuple[int, TrialId]] = field(init=False)
+    """The trials that no canary has confirmed yet, with their numbers."""
+
+    def __post_init__(self) -> None:
+        self._unvouched = deque(maxlen=_LONGEST * self.every)
 
     @classmethod
     def of(cls, every: int, valid: Iterable[str], barred: Iterable[str] = ()) -> "Canaries":
@@ -80,30 +77,22 @@ class Canaries:
     def trial_started(self) -> None:
         self._started += 1
 
-    def trial_finished(self, trial: TrialId, node: str = "") -> None:
-        state = self._node(node)
-        state.unvouched.append((state.finished, trial))
-        state.finished += 1
+    def trial_finished(self, trial: TrialId) -> None:
+        self._unvouched.append((self._finished, trial))
+        self._finished += 1
 
-    def canary_started(self, node: str = "") -> int:
+    def canary_started(self) -> int:
         """The mark up to which a canary starting now confirms; passed back when it has passed."""
-        return self._node(node).finished
+        return self._finished
 
-    def canary_passed(self, mark: int, node: str = "") -> None:
+    def canary_passed(self, mark: int) -> None:
         self.good += 1
-        state = self._node(node)
-        while state.unvouched and state.unvouched[0][0] < mark:
-            state.unvouched.popleft()
+        while self._unvouched and self._unvouched[0][0] < mark:
+            self._unvouched.popleft()
 
-    def canary_failed(self, node: str = "") -> tuple[TrialId, ...]:
+    def canary_failed(self) -> tuple[TrialId, ...]:
         """Record a failed canary; returns the trials that it voids."""
         self.failed += 1
-        state = self._node(node)
-        taken = tuple(trial for _, trial in state.unvouched)
-        state.unvouched.clear()
+        taken = tuple(trial for _, trial in self._unvouched)
+        self._unvouched.clear()
         return taken
-
-    def _node(self, name: str) -> _Node:
-        if name not in self._nodes:
-            self._nodes[name] = _Node(deque(maxlen=_LONGEST * self.every))
-        return self._nodes[name]

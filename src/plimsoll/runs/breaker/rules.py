@@ -102,7 +102,6 @@ class CanaryFailed(Watch):
             message=f"the canary {row.task}.{row.attempt} is {result.outcome} (limit 0 failures)",
             voids=count_voids((row,)),
             example=row,
-            canary=True,
             notes=(f"{result.voided} trials since the last good canary are void",),
         )
 

@@ -29,8 +29,6 @@ class Trip:
     """The reasons for void trials, the most common first."""
     example: Row | None = None
     """A trial to look at."""
-    canary: bool = False
-    """The example is a canary."""
     notes: tuple[str, ...] = ()
 
 

@@ -3,20 +3,18 @@
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from plimsoll.agents.registry import make_agent
 from plimsoll.config.file import Config, absolute_scripts, load_config
 from plimsoll.config.run import default_concurrency
-from plimsoll.runs.breaker.admission import AdmissionPolicy
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.diagnosis import RunContext, diagnose
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
-    Placement,
+    TrialSetRequest,
     TrialSetRun,
     evaluation_config,
     evaluation_settings,
@@ -27,6 +25,7 @@ from plimsoll.runs.files.results import Diagnosis, Summary
 from plimsoll.runs.plan import SAME_EVERYWHERE, Plan, command_line, worker_variables
 from plimsoll.runs.scheduling.trial_set import TrialGroup
 from plimsoll.runs.task_sets import Candidates, Selection, TaskSet, select_tasks
+from plimsoll.runs.validation.admission import AdmissionPolicy
 from plimsoll.runs.validation.quarantine import Quarantine
 from plimsoll.runs.validation.records import RecordFolder
 from plimsoll.tasks.assets.plan import unstaged_requests
@@ -34,7 +33,7 @@ from plimsoll.tasks.assets.staged_assets import load_assets
 from plimsoll.workers.worker.backends import check_compose, make_backend
 from plimsoll.workers.worker.policy_service import policy_for
 
-__all__ = ["EvalRun", "Request", "exit_code"]
+__all__ = ["EvalRequest", "EvalRun", "exit_code"]
 
 
 def exit_code(summary: Summary) -> int:
@@ -44,20 +43,12 @@ def exit_code(summary: Summary) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EvalRequest(TrialSetRequest):
     """The options of `plimsoll eval`."""
 
-    path: Path
     agent: str
-    backend: str
     attempts: int
-    concurrency: int
-    pattern: str | None
-    out: Path | None
-    config: Path | None
     skip_invalid: bool
-    assets: Path | None = None
-    """The staged assets, to override the config."""
     validated: bool = False
     """Refuse to start unless every task is validated on the backend."""
     validation: Path | None = None
@@ -67,8 +58,6 @@ class Request:
     """Trials per canary: None chooses by the number of trials, 0 disables canaries."""
     keep_going: bool = False
     """Run to the end, ignoring the breaker."""
-    pool: str | None = None
-    """The reuse of sandboxes, to override the config."""
     policy: tuple[str, ...] = ()
     """URLs of the policy's servers, to override the config."""
     model: str | None = None
@@ -77,15 +66,8 @@ class Request:
     """The maximum number of answers per trial, to override the config."""
     layer: Path | None = None
     """The folder of baked agents, to override the config."""
-    workers: int | None = None
-    """The number of worker processes; no processes if neither this nor an engine is given."""
-    engine: Literal["process", "ray"] | None = None
 
-    @property
-    def placement(self) -> Placement:
-        return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
-
-    def absolute(self) -> "Request":
+    def absolute(self) -> "EvalRequest":
         """The same request from any working directory."""
         policy = absolute_scripts(self.policy, Path.cwd())
         return replace(self, path=self.path.absolute(), policy=policy)
@@ -136,7 +118,7 @@ class EvalRun(TrialSetRun):
 
     def __init__(
         self,
-        request: Request,
+        request: EvalRequest,
         plan: Plan,
         selection: Selection,
         left_out: dict[str, str],
@@ -153,7 +135,7 @@ class EvalRun(TrialSetRun):
             for attempt in range(1, request.attempts + 1)
             for task in tasks
         ]
-        watched = Policy(
+        limits = BreakerLimits(
             tasks=len(tasks),
             group=request.attempts,
             expects_equal=plan.config.run.agent in SAME_EVERYWHERE,
@@ -162,7 +144,7 @@ class EvalRun(TrialSetRun):
         super().__init__(
             plan,
             groups,
-            breaker=Breaker(watched),
+            breaker=Breaker(limits),
             request=request.absolute(),
             placement=request.placement,
             out=request.out,
@@ -171,7 +153,7 @@ class EvalRun(TrialSetRun):
         )
 
     @classmethod
-    def prepare(cls, request: Request, *, resumes: bool = False) -> "EvalRun":
+    def prepare(cls, request: EvalRequest, *, resumes: bool = False) -> "EvalRun":
         """Check everything that can be checked before anything is started."""
         if request.placement.is_elsewhere:
             request = request.absolute()
@@ -219,7 +201,7 @@ class EvalRun(TrialSetRun):
     @classmethod
     def resume(cls, directory: RunDirectory, *, keep_going: bool = False) -> "EvalRun":
         """Continue the evaluation of a run directory."""
-        request = read_request(directory, Request)
+        request = read_request(directory, EvalRequest)
         keep_going = keep_going or request.keep_going
         # The run's own config: the original file may have changed since.
         made = replace(request, out=directory.path, config=directory.config, keep_going=keep_going)
@@ -270,7 +252,7 @@ class EvalRun(TrialSetRun):
         return made
 
 
-def _effective(request: Request, config: Config) -> Config:
+def _effective(request: EvalRequest, config: Config) -> Config:
     """The config with the options of the command line."""
     path = str(request.path.absolute())
     config = evaluation_config(

@@ -34,7 +34,7 @@ from plimsoll.runs.scheduling.trial_set import (
 )
 from plimsoll.runs.session import RunParts, RunSession
 from plimsoll.sandboxes.pool.stats import PoolStats
-from plimsoll.workers.worker.prewarming import measured, reuse_of
+from plimsoll.workers.worker.sandbox_pool import measured, reuse_of
 
 __all__ = [
     "Placement",
@@ -65,6 +65,29 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     def is_elsewhere(self) -> bool:
         """True if workers may be on other hosts, or have another working directory."""
         return self.engine == "ray"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSetRequest:
+    """The options that `plimsoll eval` and `plimsoll validate` share."""
+
+    path: Path
+    backend: str
+    concurrency: int
+    pattern: str | None
+    out: Path | None
+    config: Path | None
+    assets: Path | None = None
+    """The staged assets, to override the config."""
+    pool: str | None = None
+    """The reuse of sandboxes, to override the config."""
+    workers: int | None = None
+    """The number of worker processes; no processes if neither this nor an engine is given."""
+    engine: Literal["process", "ray"] | None = None
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
 
 
 def evaluation_config(config: Config, placement: Placement, **run: object) -> Config:
@@ -130,7 +153,6 @@ class TrialSetRun(RunSession):
         self._request = request
         self._started: float | None = None
         self._ended: float | None = None
-        self._pool: PoolStats | None = None
         self._is_stopped = False
         self.open_directory()
         self.trials = TrialSet(

@@ -55,7 +55,7 @@ from plimsoll.ledger.journal.location import FILE, POINTER, Location
 from plimsoll.runs.files.json_lines import LineWriter, writing
 from plimsoll.runs.files.results import Row
 from plimsoll.trials.record import folder_names
-from plimsoll.workers.worker.trajectory_store import BLOBS, TRAJECTORIES
+from plimsoll.workers.worker.trajectory_store import TRAJECTORIES
 
 __all__ = [
     "CONFIG",
@@ -87,7 +87,6 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trials = path / "trials"
-        self.blobs = path / BLOBS
         self.results = path / "results.jsonl"
         self.canaries = path / "canaries.jsonl"
         self.summary = path / "summary.json"

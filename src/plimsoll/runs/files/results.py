@@ -105,8 +105,7 @@ def row_of(order: Order, result: Result, *, folder: str) -> Row:
     """The row of a finished ticket. `folder` is the trial's, relative to the run directory."""
     verdict = result.verdict
     graded = isinstance(verdict, Graded)
-    usage, started = result.usage, result.phases.get("start")
-    paused = result.phases.get("paused")
+    usage, started, paused = result.usage, result.sandbox_seconds, result.paused_seconds
     return Row(
         task=order.name,
         attempt=order.attempt,

@@ -33,16 +33,16 @@ from plimsoll.runs.breaker.canaries import CANARY_AGENT
 from plimsoll.runs.files.directory import RunDirectory, next_use
 from plimsoll.runs.files.results import Row, first_error, row_of, voided
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.prospects import Prospects
 from plimsoll.runs.rollout_buffer import RolloutBuffer, training_order
 from plimsoll.runs.scheduling.straggler_clock import StragglerClock
 from plimsoll.runs.scheduling.trial_set import TrialSet, TrialSets
+from plimsoll.runs.scheduling.upcoming_trials import UpcomingTrials
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.trajectories.trajectory_file import has_answers
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.controller.protocol import Workers
 from plimsoll.workers.messages import Order, Result
-from plimsoll.workers.worker.prewarming import reuse_of
+from plimsoll.workers.worker.sandbox_pool import reuse_of
 
 __all__ = ["Scheduler"]
 
@@ -96,10 +96,10 @@ class Scheduler:
         self._over: list[Group] = []
         """Groups that became final or left the books since the last turn."""
         ledger.books.on_over = self._over.append
-        self._prospects: Prospects | None = None
+        self._upcoming: UpcomingTrials | None = None
         """None if workers do not prewarm."""
         if reuse_of(plan.config) is not Reuse.NONE:
-            self._prospects = Prospects(plan, order, ledger, self.sets, monitor)
+            self._upcoming = UpcomingTrials(plan, order, ledger, self.sets, monitor)
         self._prewarm_at = -math.inf
         """The earliest time of the next announcement to workers, by the loop's clock."""
         self._stragglers = StragglerClock(plan.config.run.slack_seconds)
@@ -261,11 +261,11 @@ class Scheduler:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        if self._prospects is None or began < self._prewarm_at:
+        if self._upcoming is None or began < self._prewarm_at:
             return
         slots = 0 if self._is_halted else self._workers.slots
         waiting = self._waiting(slots)
-        self._workers.expect(self._prospects.next(waiting, slots, is_stopped=bool(self.why)))
+        self._workers.expect(self._upcoming.next(waiting, slots, is_stopped=bool(self.why)))
         took = loop.time() - began
         self._prewarm_at = began + min(_PREWARM_SECONDS, took / _PREWARM_SHARE)
 
@@ -381,7 +381,6 @@ class Scheduler:
         task = self._plan.tasks[canary.task]
         order = Order(
             ticket=f"canary-{canary.number}",
-            group=f"canary-{canary.number}",
             task=str(task.path),
             name=task.name,
             attempt=canary.number,

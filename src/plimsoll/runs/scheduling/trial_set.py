@@ -96,7 +96,7 @@ class TrialSet:
         return self._admitted < len(self.groups)
 
     @property
-    def coming(self) -> Iterator[Kind]:
+    def upcoming(self) -> Iterator[Kind]:
         """The trials that are not admitted yet."""
         for group in itertools.islice(self.groups, self._admitted, None):
             yield from itertools.repeat(group.kind, self._size)
@@ -143,12 +143,11 @@ class TrialSet:
         attempt = chosen.attempt or attempt_of(group, parts[1])
         return Order(
             ticket=ticket,
-            group=group.id,
             task=str(chosen.task.path),
             name=chosen.task.name,
             attempt=attempt,
             folder=str(folder.absolute()),
-            rollout=group.seed_name(parts[1]) if self.options.is_seeded else "",
+            seed_name=group.seed_name(parts[1]) if self.options.is_seeded else "",
             agent=chosen.agent,
         )
 
@@ -208,9 +207,9 @@ class TrialSets:
         return any(one.is_waiting for one in self)
 
     @property
-    def coming(self) -> Iterator[Kind]:
+    def upcoming(self) -> Iterator[Kind]:
         """The trials that are not admitted yet, in order."""
-        return itertools.chain.from_iterable(one.coming for one in self)
+        return itertools.chain.from_iterable(one.upcoming for one in self)
 
     def new_name(self, label: str) -> str:
         """A name that no set of this run has used."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.breaker.admission import Standing, ValidationState
+from plimsoll.runs.validation.admission import ValidationState, ValidationStatus
 from plimsoll.runs.validation.quarantine import NAME as QUARANTINE
 from plimsoll.runs.validation.quarantine import Quarantine
 from plimsoll.tasks.folder_digest import digest_folders
@@ -165,20 +165,22 @@ class TaskRecords:
         quarantine.check(location.folder, location.root)
         return cls(location, records, quarantine)
 
-    def standing(self, task: Path, backend: str, assets: str = "") -> Standing:
-        """The standing of a task on a backend with these assets, for its current content."""
+    def status(self, task: Path, backend: str, assets: str = "") -> ValidationStatus:
+        """The status of a task on a backend with these assets, for its current content."""
         key = self.location.key(task)
         record = self.records.get((key, backend))
         listed = self.quarantine.by_hand(key, backend, record.reason if record else None)
         if listed is not None:
-            return Standing(ValidationState.QUARANTINED, listed)  # for any content of the task
+            return ValidationStatus(
+                ValidationState.QUARANTINED, listed
+            )  # for any content of the task
         if record is None:
-            return Standing(ValidationState.UNKNOWN)
+            return ValidationStatus(ValidationState.UNKNOWN)
         if record.assets != assets:
-            return Standing(ValidationState.OTHER_ASSETS, record.date)
+            return ValidationStatus(ValidationState.OTHER_ASSETS, record.date)
         if record.digest != digest_task(task):
-            return Standing(ValidationState.CHANGED, record.date)
-        return Standing(
+            return ValidationStatus(ValidationState.CHANGED, record.date)
+        return ValidationStatus(
             ValidationState.VALID if record.ok else ValidationState.QUARANTINED, record.reason or ""
         )
 

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from plimsoll.config.file import Config, load_config
 from plimsoll.runs.breaker.breaker import Breaker
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.breaker.rules import Bugs
 from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
-    Placement,
+    TrialSetRequest,
     TrialSetRun,
     evaluation_config,
     evaluation_settings,
@@ -45,26 +44,10 @@ _AGENTS = ("oracle", "nop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidateRequest:
+class ValidateRequest(TrialSetRequest):
     """The options of `plimsoll validate`."""
 
-    path: Path
-    backend: str
     repeat: int
-    concurrency: int
-    pattern: str | None
-    out: Path | None
-    config: Path | None
-    assets: Path | None = None
-    pool: str | None = None
-    """The reuse of sandboxes, to override the config."""
-    workers: int | None = None
-    """The number of worker processes; no processes if neither this nor an engine is given."""
-    engine: Literal["process", "ray"] | None = None
-
-    @property
-    def placement(self) -> Placement:
-        return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +119,7 @@ class ValidateRun(TrialSetRun):
             plan,
             groups,
             # Broken tasks are expected here: only a bug of Plimsoll stops it.
-            breaker=Breaker(Policy(), (Bugs(),)),
+            breaker=Breaker(BreakerLimits(), (Bugs(),)),
             request=request,
             placement=request.placement,
             out=out,

@@ -29,9 +29,9 @@ from typing import IO, NamedTuple
 
 __all__ = [
     "CHUNK",
-    "LINE",
     "LONGEST_NAME",
     "LONGEST_PATH",
+    "MAX_LINE",
     "TOO_LONG",
     "Record",
     "TreeError",
@@ -42,7 +42,7 @@ __all__ = [
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
-LINE = 256
+MAX_LINE = 256
 """The most bytes of a header line."""
 LONGEST_NAME = 64 * 1024
 """The most bytes of a record's name, and of its extra bytes."""
@@ -71,9 +71,9 @@ class Record(NamedTuple):
 
 def read_record(stream: IO[bytes]) -> Record:
     """Read the next header, with its name and extra bytes."""
-    line = stream.readline(LINE)
+    line = stream.readline(MAX_LINE)
     if not line.endswith(b"\n"):
-        raise TreeError("the transfer broke off" if len(line) < LINE else "a line is too long")
+        raise TreeError("the transfer broke off" if len(line) < MAX_LINE else "a line is too long")
     kind, mode, *numbers = line.decode("ascii").split()
     uid, gid, mtime, size, named, more = map(int, numbers)
     if size < 0 or not 0 <= named <= LONGEST_NAME or not 0 <= more <= LONGEST_NAME:

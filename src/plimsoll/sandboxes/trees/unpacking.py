@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 from plimsoll.sandboxes.trees.stream import (
     CHUNK,
-    LINE,
+    MAX_LINE,
     TOO_LONG,
     Record,
     TreeError,
@@ -254,7 +254,7 @@ class _Unpacker:
             return
         end = 0
         while True:
-            line = stream.readline(LINE)
+            line = stream.readline(MAX_LINE)
             if not line.endswith(b"\n"):
                 raise TreeError("the transfer broke off")
             offset, length = map(int, line.decode("ascii").split())

@@ -11,18 +11,17 @@ from typing import Never, Self
 
 from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause, Void
-from plimsoll.workers.controller.protocol import SandboxReports
 from plimsoll.workers.controller.roster import WorkerStatus
+from plimsoll.workers.controller.sandbox_reports import SandboxReports
 from plimsoll.workers.messages import (
     EnvironmentOptions,
     Finished,
     Kind,
     Order,
     Result,
-    TrialRunner,
 )
 from plimsoll.workers.worker.environment import trial_environment
-from plimsoll.workers.worker.running_tickets import Load, RunningTickets
+from plimsoll.workers.worker.running_tickets import Load, RunningTickets, TrialRunner
 
 __all__ = ["InProcessWorker"]
 

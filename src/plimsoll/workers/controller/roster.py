@@ -13,11 +13,11 @@ from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.workers.engines.protocol import Exit, Placed
 from plimsoll.workers.messages import Beat, Kind, Order, Result
 
-__all__ = ["Job", "Member", "Patience", "Phase", "Roster", "WorkerStatus"]
+__all__ = ["Job", "Roster", "WorkerEntry", "WorkerState", "WorkerStatus", "WorkerTimeouts"]
 
 
-class Phase(StrEnum):
-    """The phase of a worker's lifecycle."""
+class WorkerState(StrEnum):
+    """The state of a worker in its lifecycle."""
 
     STARTING = "starting"
     """Started, but not ready yet."""
@@ -32,7 +32,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The displayed status of a worker."""
 
     worker: str
-    phase: Phase
+    phase: WorkerState
     where: str
     """A process id or a node; empty before placement."""
     host: str = ""
@@ -52,7 +52,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class WorkerTimeouts:
     """Time limits for a worker, in seconds."""
 
     dead_after: float = 5.0
@@ -91,11 +91,11 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class WorkerEntry:
     """A worker, from its invitation to its end."""
 
     worker: str
-    phase: Phase = Phase.STARTING
+    state: WorkerState = WorkerState.STARTING
     life: asyncio.Task[Exit] | None = None
     placed: Placed | None = None
     connected: bool = False
@@ -128,7 +128,7 @@ class Member:
     @property
     def is_waiting(self) -> bool:
         """True while its engine looks for a host for it."""
-        if self.phase is not Phase.STARTING or self.placed is None:
+        if self.state is not WorkerState.STARTING or self.placed is None:
             return False
         return not self.placed.is_placed
 
@@ -150,18 +150,18 @@ class Member:
         if self.left is not None:
             self.left -= seconds
 
-    def fault(self, patience: Patience) -> str:
+    def fault(self, timeouts: WorkerTimeouts) -> str:
         """The reason to give up this worker; empty if it is healthy."""
-        if self.phase is Phase.STARTING and self.up > patience.start_within:
+        if self.state is WorkerState.STARTING and self.up > timeouts.start_within:
             return (
-                f"it did not answer within {patience.start_within:g} s of its placement; where "
+                f"it did not answer within {timeouts.start_within:g} s of its placement; where "
                 "its host is that slow, raise [workers] start_seconds"
             )
         if self.beat is None:
             return ""
-        if self.silent > patience.dead_after:
+        if self.silent > timeouts.dead_after:
             return f"no heartbeat for {self.silent:.1f} s"
-        if self.beat.lag > patience.hung_after:
+        if self.beat.lag > timeouts.hung_after:
             return f"its event loop is blocked for {self.beat.lag:.0f} s"
         return ""
 
@@ -176,7 +176,7 @@ class Member:
         slowest, self.slowest = self.slowest, self.beat.lag if self.beat else 0.0
         return WorkerStatus(
             worker=self.worker,
-            phase=self.phase,
+            phase=self.state,
             where=self.where,
             host=self.host,
             running=len(self.jobs),
@@ -195,41 +195,43 @@ class Roster:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
-        self._members: dict[str, Member] = {}
+        self._entries: dict[str, WorkerEntry] = {}
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(list(self._members.values()))
+    def __iter__(self) -> Iterator[WorkerEntry]:
+        return iter(list(self._entries.values()))
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._entries)
 
-    def add(self, member: Member) -> None:
-        self._members[member.worker] = member
+    def add(self, entry: WorkerEntry) -> None:
+        self._entries[entry.worker] = entry
 
-    def find(self, worker: str) -> Member | None:
-        return self._members.get(worker)
+    def find(self, worker: str) -> WorkerEntry | None:
+        return self._entries.get(worker)
 
-    def remove(self, member: Member) -> None:
-        self._members.pop(member.worker, None)
+    def remove(self, entry: WorkerEntry) -> None:
+        self._entries.pop(entry.worker, None)
 
     @property
     def active(self) -> int:
         """The number of workers that take tickets or will do so."""
-        return sum(m.phase in (Phase.STARTING, Phase.READY) for m in self._members.values())
+        return sum(
+            e.state in (WorkerState.STARTING, WorkerState.READY) for e in self._entries.values()
+        )
 
     @property
     def free(self) -> int:
         """The number of free slots."""
-        return sum(self._concurrency - len(member.jobs) for member in self._ready)
+        return sum(self._concurrency - len(entry.jobs) for entry in self._ready)
 
     @property
     def slots(self) -> int:
         """The number of slots of ready workers, free or not."""
         return self._concurrency * len(self._ready)
 
-    def least_busy(self, kind: Kind) -> Member | None:
+    def least_busy(self, kind: Kind) -> WorkerEntry | None:
         """The least loaded worker with a free slot; ties go to workers that expect this kind."""
-        least = min(self._ready, key=lambda m: (len(m.jobs), not m.expected[kind]), default=None)
+        least = min(self._ready, key=lambda e: (len(e.jobs), not e.expected[kind]), default=None)
         return least if least is not None and len(least.jobs) < self._concurrency else None
 
     def expect(self, kinds: Iterable[Kind]) -> Mapping[str, tuple[Kind, ...]]:
@@ -239,28 +241,28 @@ class Roster:
         tickets, and a share stays with its worker as long as its orders are still due: moving it
         would make one worker close a sandbox that another starts.
         """
-        wanted = Counter(kinds)
-        left = wanted.copy()
-        before = {member: +member.expected for member in self._members.values()}
+        due = Counter(kinds)
+        left = due.copy()
+        before = {entry: +entry.expected for entry in self._entries.values()}
         # The smallest first: orders that are no longer due leave the largest shares.
-        for member, share in sorted(before.items(), key=lambda item: item[1].total()):
-            member.expected = share & left if member.phase is Phase.READY else Counter[Kind]()
-            left -= member.expected
-        smallest = [(m.expected.total(), number, m) for number, m in enumerate(self._ready)]
+        for entry, share in sorted(before.items(), key=lambda item: item[1].total()):
+            entry.expected = share & left if entry.state is WorkerState.READY else Counter[Kind]()
+            left -= entry.expected
+        smallest = [(e.expected.total(), number, e) for number, e in enumerate(self._ready)]
         heapq.heapify(smallest)
         for kind in left.elements():
             if not smallest or smallest[0][0] >= self._concurrency:
                 break
-            total, number, member = smallest[0]
-            member.expected[kind] += 1
-            heapq.heapreplace(smallest, (total + 1, number, member))
+            total, number, entry = smallest[0]
+            entry.expected[kind] += 1
+            heapq.heapreplace(smallest, (total + 1, number, entry))
         return {
-            member.worker: tuple(kind for kind in wanted for _ in range(member.expected[kind]))
-            for member, share in before.items()
-            if member.expected != share
+            entry.worker: tuple(kind for kind in due for _ in range(entry.expected[kind]))
+            for entry, share in before.items()
+            if entry.expected != share
         }
 
     @property
-    def _ready(self) -> list[Member]:
+    def _ready(self) -> list[WorkerEntry]:
         """The workers that take tickets now."""
-        return [m for m in self._members.values() if m.phase is Phase.READY]
+        return [e for e in self._entries.values() if e.state is WorkerState.READY]

@@ -33,12 +33,10 @@ class WorkerProcess:
 
     def __init__(
         self,
-        worker: str,
         process: "subprocess.Popen[bytes]",
         output: int,
         on_end: Callable[["WorkerProcess"], None],
     ) -> None:
-        self._worker = worker
         self._process = process
         self._output = output
         self._on_end = on_end
@@ -50,10 +48,6 @@ class WorkerProcess:
         self._loop.add_reader(self._watched, self._handle_exit)
         os.set_blocking(output, False)
         self._loop.add_reader(output, self._read)
-
-    @property
-    def worker(self) -> str:
-        return self._worker
 
     @property
     def where(self) -> str:
@@ -161,9 +155,7 @@ class ProcessEngine:
         finally:
             os.close(child_end)
         try:
-            worker = WorkerProcess(
-                credentials.invitation.worker, process, output, self._alive.discard
-            )
+            worker = WorkerProcess(process, output, self._alive.discard)
         except OSError as error:
             # No task would observe its exit.
             os.close(output)

@@ -68,9 +68,6 @@ class Placed(Protocol):
     """A worker that an engine has started."""
 
     @property
-    def worker(self) -> str: ...
-
-    @property
     def where(self) -> str:
         """A process id or a node, for display."""
         ...

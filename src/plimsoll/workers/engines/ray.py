@@ -123,17 +123,12 @@ class RayWorker:
         self._ray = _import_ray()
         self._actor = actor
         self._options = options
-        self._worker = opening.invitation.worker
         self._is_placed = False
         self._where = f"waits for a node with {str(options) or 'room'}"
         self._end: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self.has_room = True
         """False if no node is known to be large enough."""
         self.life = asyncio.create_task(self._live(opening))
-
-    @property
-    def worker(self) -> str:
-        return self._worker
 
     @property
     def where(self) -> str:

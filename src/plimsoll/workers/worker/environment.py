@@ -32,7 +32,8 @@ from plimsoll.trials.voids import void_of
 from plimsoll.workers.messages import EnvironmentOptions, Kind, Order, Result, SandboxReport
 from plimsoll.workers.worker.backends import CountingBackend, make_backend
 from plimsoll.workers.worker.policy_service import PolicyService, policy_for
-from plimsoll.workers.worker.prewarming import Prewarming, make_pool
+from plimsoll.workers.worker.prewarming import Prewarming
+from plimsoll.workers.worker.sandbox_pool import make_pool
 from plimsoll.workers.worker.trajectory_store import BLOBS, TrajectoryStore
 
 __all__ = ["OnPhase", "TrialEnvironment", "trial_environment"]
@@ -132,14 +133,14 @@ class TrialEnvironment:
             directory=Path(order.folder),
             assets=self._assets,
             policy=None if self._service is None else self._service.policy,
-            rollout=order.rollout,
+            seed_name=order.seed_name,
             bounds=Bounds.of(self._config.storage),
             on_phase=None if on_phase is None else functools.partial(on_phase, order.ticket),
         )
 
     async def _task(self, kind: Kind) -> Task:
         # In a thread: the task folder may be on a slow disk.
-        return await asyncio.to_thread(self._load_task, Path(kind.task), kind.name or None)
+        return await asyncio.to_thread(self._load_task, Path(kind.task), kind.name)
 
     def _agent(self, named: str) -> Agent:
         name = named or self._config.run.agent
@@ -154,7 +155,8 @@ class TrialEnvironment:
             ticket=order.ticket,
             verdict=done.verdict,
             seconds=done.seconds,
-            phases=done.phases,
+            sandbox_seconds=done.phases.get("start"),
+            paused_seconds=done.phases.get("paused"),
             trial=done.id,
             folder="" if done.folder in (None, Path(order.folder)) else str(done.folder),
             usage=done.usage,
@@ -194,7 +196,7 @@ async def trial_environment(
         if service is not None:
             await stack.enter_async_context(service)
         counting = CountingBackend(make_backend(run.backend, config))
-        pool = make_pool(counting, config.pool, reuse=None, concurrency=config.workers.concurrency)
+        pool = make_pool(counting, config.pool, concurrency=config.workers.concurrency)
         await stack.enter_async_context(pool)
         environment = TrialEnvironment(config, directory, pool, counting, service, store, on_phase)
         stack.push_async_callback(environment.close)

@@ -81,7 +81,7 @@ class Heartbeat:
         load: Load,
         on_broken: Callable[[], object],
     ) -> None:
-        self._line = HeartbeatConnection(credentials)
+        self._connection = HeartbeatConnection(credentials)
         self._seconds = seconds
         self._pulse = pulse
         self._upkeep = upkeep
@@ -98,31 +98,27 @@ class Heartbeat:
     def stop(self) -> None:
         """Stop sending heartbeats. Waits for the thread."""
         self._stopped.set()
-        self._line.wake()
+        self._connection.wake()
         self._thread.join()
-        self._line.close()
+        self._connection.close()
 
     def _run(self) -> None:
-        number = 0
         while not self._stopped.is_set():
-            number += 1
-            self._line.send(self._beat(number))
-            if self._line.broken(within=self._seconds):
+            self._connection.send(self._beat())
+            if self._connection.broken(within=self._seconds):
                 self._end_worker()
                 return
 
-    def _beat(self, number: int) -> Beat:
+    def _beat(self) -> Beat:
         load, upkeep = self._load, self._upkeep
         # Without a free file descriptor or thread the worker is still alive, and still reports it.
         with contextlib.suppress(OSError, RuntimeError, MemoryError):
             self._rss = rss_mb()
             upkeep.attend(now=time.monotonic(), rss=self._rss, ended=load.ended)
         return Beat(
-            number=number,
             rss_mb=self._rss,
             lag=self._pulse.lag,
             slowest=self._pulse.take_slowest(),
-            running=load.running,
             counts=self._pulse.counts,
             full=upkeep.full or load.leaving,
         )

@@ -16,7 +16,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _LARGE = 32 << 20
-_KEPT = 256 << 20
+_TRIM_ABOVE = 256 << 20
 
 
 def rss_mb() -> float:
@@ -57,7 +57,7 @@ def keep_freed(libc: ctypes.CDLL | None = None) -> None:
     mallopt.argtypes = [ctypes.c_int, ctypes.c_int]
     mallopt.restype = ctypes.c_int
     mallopt(_M_MMAP_THRESHOLD, _LARGE)
-    mallopt(_M_TRIM_THRESHOLD, _KEPT)
+    mallopt(_M_TRIM_THRESHOLD, _TRIM_ABOVE)
 
 
 _GROWN_MB = 16.0
@@ -80,7 +80,6 @@ class MemoryTrimmer:
         self._tried = False
         self.full = False
         """True once memory was above its limit after a trim."""
-        self.trims = 0
 
     def attend(self, *, now: float, rss: float, ended: int) -> None:
         """Check the memory: `rss` in MB, `ended` the number of tickets that have ended."""
@@ -107,6 +106,5 @@ class MemoryTrimmer:
         self._at, self._rss, self._ended = now, rss, ended
         if self._trim is None:
             return
-        self.trims += 1
         self._thread = threading.Thread(target=self._trim, name="upkeep", daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""The sandbox pool of a worker, and prewarming: sandboxes started before their trials.
+"""Prewarming: sandboxes started before their trials.
 
 The controller announces the next orders to each worker. Each announcement replaces the previous
 one, and an order that arrives takes over the sandbox expected for it. So no sandbox stays reserved
@@ -9,58 +9,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from plimsoll.agents.protocol import Agent
-from plimsoll.config.file import Config, PoolConfig
 from plimsoll.core.errors import PlimsollError
 from plimsoll.sandboxes.pool.background_tasks import BackgroundTasks
 from plimsoll.sandboxes.pool.demand import Expectation
-from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
+from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.pool import Pool
-from plimsoll.sandboxes.pool.stats import PoolStats
-from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.assets.staged_assets import StagedAssets
 from plimsoll.tasks.task import Task
 from plimsoll.trials.sandbox_request import agent_sandbox, labels_for
 from plimsoll.workers.messages import Kind, Order
 
-__all__ = ["Prewarming", "make_pool", "measured", "reuse_of", "usual_reuse"]
-
-_FAST_BACKENDS = frozenset({"local"})
-"""Backends that start a sandbox in about 15 ms: prewarming would cost more than it saves."""
+__all__ = ["Prewarming"]
 
 FindAgent = Callable[[str], Agent]
 LoadTask = Callable[[Kind], Awaitable[Task]]
-
-
-def usual_reuse(backend: str) -> Reuse:
-    """The default reuse of a backend.
-
-    A container takes a few tenths of a second to start and to remove, so it is started ahead.
-    `reset` saves more but weakens isolation between trials, so it is never a default.
-    """
-    return Reuse.NONE if backend in _FAST_BACKENDS else Reuse.FRESH
-
-
-def reuse_of(config: Config) -> Reuse:
-    """The reuse of a run's sandboxes."""
-    asked = config.pool.reuse
-    return Reuse(asked) if asked else usual_reuse(config.run.backend)
-
-
-def make_pool(backend: Backend, config: PoolConfig, *, reuse: str | None, concurrency: int) -> Pool:
-    """Make a pool around a backend, by the given reuse, else the config, else the default."""
-    asked = reuse or config.reuse
-    options = PoolOptions(
-        concurrency=concurrency,
-        reuse=Reuse(asked) if asked else usual_reuse(backend.name),
-        ahead=config.ahead,
-        uses=config.uses,
-    )
-    return Pool(backend, options)
-
-
-def measured(stats: PoolStats) -> PoolStats | None:
-    """The statistics; None if no sandbox was requested."""
-    return stats if stats.start is not None or stats.failed_starts else None
 
 
 class Prewarming:
@@ -80,7 +42,7 @@ class Prewarming:
         self._assets = assets
         self._find_agent = find_agent
         self._load_task = load_task
-        self._coming = Counter[Kind]()
+        self._upcoming = Counter[Kind]()
         """Announced orders that have not arrived."""
         self._tasks: dict[Kind, Task] = {}
         """The loaded tasks of announced kinds."""
@@ -94,18 +56,18 @@ class Prewarming:
         """Announce the next orders. Replaces the previous announcement."""
         if self._is_off:
             return
-        self._coming = Counter(kinds)
-        self._tasks = {kind: task for kind, task in self._tasks.items() if kind in self._coming}
+        self._upcoming = Counter(kinds)
+        self._tasks = {kind: task for kind, task in self._tasks.items() if kind in self._upcoming}
         self._settle()
-        if not self._loading and not self._tasks.keys() >= self._coming.keys():
+        if not self._loading and not self._tasks.keys() >= self._upcoming.keys():
             self._loading.start(self._load())
 
     async def begin(self, order: Order) -> Task:
         """Load the task of an order that has arrived. Its sandbox is expected until `over`."""
         kind = order.kind
         # Before the first await: the next announcement does not include this order.
-        if self._coming[kind]:
-            self._coming[kind] -= 1
+        if self._upcoming[kind]:
+            self._upcoming[kind] -= 1
         if announced := self._unused(kind):
             own = self._own[order.ticket] = announced.pop(0)
             own.claim(labels_for(self._tasks[kind], self._run, order.attempt))
@@ -130,14 +92,14 @@ class Prewarming:
     async def _load(self) -> None:
         """Load the tasks of announced orders, in the order of the announcement."""
         bad: set[Kind] = set()
-        while missing := self._coming.keys() - self._tasks.keys() - bad:
-            kind = next(kind for kind in self._coming if kind in missing)
+        while missing := self._upcoming.keys() - self._tasks.keys() - bad:
+            kind = next(kind for kind in self._upcoming if kind in missing)
             try:
                 task = await self._load_task(kind)
             except PlimsollError:
                 bad.add(kind)  # its own trial reports it
                 continue
-            if kind in self._coming:
+            if kind in self._upcoming:
                 self._tasks[kind] = task
                 self._settle()
 
@@ -146,12 +108,12 @@ class Prewarming:
         # Additions first: the sandbox of a withdrawn expectation may serve a new one.
         for kind, task in self._tasks.items():
             announced = self._announced[kind] = self._unused(kind)
-            while len(announced) < self._coming[kind]:
+            while len(announced) < self._upcoming[kind]:
                 if (one := self._expect(task, 0, kind.agent)) is None:
                     break
                 announced.append(one)
         for kind, announced in list(self._announced.items()):
-            while len(announced) > self._coming[kind]:
+            while len(announced) > self._upcoming[kind]:
                 announced.pop().withdraw()
             if not announced:
                 del self._announced[kind]

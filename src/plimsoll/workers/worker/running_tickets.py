@@ -4,15 +4,17 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from plimsoll.core.versions import Version
 from plimsoll.trials.verdicts import Cause, Void
 from plimsoll.trials.voids import void_of
-from plimsoll.workers.messages import Finished, Order, Result, TrialRunner
+from plimsoll.workers.messages import Finished, Kind, Order, Result, SandboxReport
 
-__all__ = ["Load", "RunningTickets"]
+__all__ = ["Load", "RunningTickets", "TrialRunner"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +23,36 @@ logger = logging.getLogger(__name__)
 class Load:
     """The load of a worker. Written by its event loop, read by its heartbeat."""
 
-    running: int = 0
     ended: int = 0
     leaving: bool = False
+
+
+class TrialRunner(Protocol):
+    """Runs orders concurrently on one event loop. An order leaves nothing in memory at its end."""
+
+    async def run(self, order: Order) -> Result:
+        """Run a trial. A failed trial is a void verdict, not an exception. Cancelling cleans up."""
+        ...
+
+    def expect(self, kinds: Sequence[Kind]) -> None:
+        """Prewarm for orders of these kinds and for no others. Replaces the previous call."""
+        ...
+
+    def set_version(self, version: Version) -> None:
+        """Set the version that the policy generates with from now on."""
+        ...
+
+    def set_paused(self, paused: bool, *, drains: bool = False) -> None:
+        """Announce that the policy is paused for new weights, or resumed: see `Paused`."""
+        ...
+
+    def take_report(self) -> SandboxReport | None:
+        """Return the report since the last call; None if there is none."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Count live objects by kind: sandboxes, sessions, trajectories, requests."""
+        ...
 
 
 class RunningTickets:
@@ -47,7 +76,7 @@ class RunningTickets:
         began = time.monotonic()
         task = asyncio.create_task(self._run(order), name=order.ticket)
         self._running[order.ticket] = task
-        self._count()
+        self._empty.clear()
         task.add_done_callback(lambda done: self._end(order, began, done))
 
     def cancel(self, ticket: str, verdict: Void) -> None:
@@ -82,7 +111,8 @@ class RunningTickets:
         del self._running[ticket]
         given_up = self._given_up.pop(ticket, None)
         self._load.ended += 1
-        self._count()
+        if not self._running:
+            self._empty.set()
         if task.cancelled():
             verdict = given_up or Void(Cause.BUG, "the ticket was cancelled without a verdict")
         elif (error := task.exception()) is not None:
@@ -96,10 +126,3 @@ class RunningTickets:
             return
         seconds = time.monotonic() - began
         self._send(Finished(Result(ticket=ticket, verdict=verdict, seconds=seconds)))
-
-    def _count(self) -> None:
-        self._load.running = len(self._running)
-        if self._running:
-            self._empty.clear()
-        else:
-            self._empty.set()

@@ -221,8 +221,8 @@ class TrajectoryStore:
 
     def _why(self, error: Exception, name: str) -> str:
         """The reason without the ticket, so that equal failures have equal messages."""
-        places = (Path(self._root),) if "file" in self._storage.protocol else ()
-        said = disk_full_reason(error, *places) or _said(error).replace(name, "<ticket>")
+        folders = (Path(self._root),) if "file" in self._storage.protocol else ()
+        said = disk_full_reason(error, *folders) or _said(error).replace(name, "<ticket>")
         return f"trajectories cannot be stored at {self._url}: {said}"
 
     def _put_blobs(self, blobs: Sequence[Path]) -> None:

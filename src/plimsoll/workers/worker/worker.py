@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import socket
 import traceback
@@ -34,13 +33,12 @@ from plimsoll.workers.messages import (
     Run,
     Stop,
     ToWorker,
-    TrialRunner,
     WorkerSpec,
 )
 from plimsoll.workers.worker.connection import WorkerConnection
 from plimsoll.workers.worker.heartbeat import Heartbeat, LoopLag
 from plimsoll.workers.worker.memory import MemoryTrimmer, find_trim, rss_mb
-from plimsoll.workers.worker.running_tickets import Load, RunningTickets
+from plimsoll.workers.worker.running_tickets import Load, RunningTickets, TrialRunner
 from plimsoll.workers.worker.scratch import scratch
 
 __all__ = ["Worker"]
@@ -135,7 +133,7 @@ class Worker:
             stack.push_async_callback(self._leave, tickets)
             self._runner = runner
             pulse.watch(runner.counts)
-            line.send(Ready(self._name, socket.gethostname(), os.getpid(), bare))
+            line.send(Ready(socket.gethostname(), bare))
             # Cancellation is the normal end: the environment is closed as after normal work, not as
             # after an error, and removes the leftovers of killed workers.
             with contextlib.suppress(asyncio.CancelledError):

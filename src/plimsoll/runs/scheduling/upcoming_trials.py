@@ -1,4 +1,4 @@
-"""Prospects: the next trials of a run, for prewarming."""
+"""The upcoming trials of a run, for prewarming."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +12,10 @@ from plimsoll.runs.scheduling.trial_set import TrialSets
 from plimsoll.tasks.task import Task
 from plimsoll.workers.messages import Kind
 
-__all__ = ["Prospects"]
+__all__ = ["UpcomingTrials"]
 
 
-class Prospects:
+class UpcomingTrials:
     """The next trials, as far as the ledger determines them. Reads the books and changes
     nothing."""
 
@@ -40,7 +40,7 @@ class Prospects:
         canaries are started.
         """
         most = min(slots, self._plan.settings.max_running)
-        ways = [self._of(waiting), self._sets.coming]
+        ways = [self._of(waiting), self._sets.upcoming]
         if self._order is not None and not is_stopped:
             ways.append(self._prompts(self._order))
         kinds = list(itertools.islice(itertools.chain.from_iterable(ways), most))
@@ -80,7 +80,7 @@ class Prospects:
         yield from (one.task for one in again if one.after <= books.next_prompt)
         if order.is_empty_without(books.quarantined.keys()):
             return
-        yield from order.coming(books.epoch)
+        yield from order.upcoming(books.epoch)
 
 
 def _kind(tasks: Mapping[str, Task], name: str, agent: str = "") -> Kind:

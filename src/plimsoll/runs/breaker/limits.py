@@ -1,9 +1,9 @@
-"""The policy of the breaker: all its limits."""
+"""The limits of the breaker."""
 
 import math
 from dataclasses import dataclass
 
-__all__ = ["Policy"]
+__all__ = ["BreakerLimits"]
 
 _ENOUGH_TASKS = 3
 _BATCH = 64
@@ -11,7 +11,7 @@ _BATCHES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class BreakerLimits:
     """The limits of a run's watches."""
 
     batch: int = _BATCH
@@ -39,7 +39,7 @@ class Policy:
     @classmethod
     def of_run(
         cls, *, step: int, group: int, tasks: int, expects_equal: bool, stops: bool
-    ) -> "Policy":
+    ) -> "BreakerLimits":
         """The limits of a run with `step` trials per step. Fewer than three steps do not show if
         rewards differ, however large a step is."""
         batches = _BATCHES * max(1, math.ceil(step / _BATCH))

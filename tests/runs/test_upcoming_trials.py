@@ -13,12 +13,12 @@ from plimsoll.ledger.data_order import DataOrder, Epoch
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.breaker.breaker import Breaker, BreakerMonitor
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.breaker.policy import Policy
+from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.evaluation.held_out import held_out_set
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
-from plimsoll.runs.prospects import Prospects
 from plimsoll.runs.scheduling.trial_set import TrialSets
+from plimsoll.runs.scheduling.upcoming_trials import UpcomingTrials
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.trials.verdicts import Cause, Void
 
@@ -33,12 +33,12 @@ class Books:
         self.ledger = ledger
         self.order: DataOrder = plan.order()
         self.evaluations = TrialSets(ledger)
-        watching = BreakerMonitor(Breaker(Policy()), canaries, plan.tasks, 1)
-        self.prospects = Prospects(plan, self.order, ledger, self.evaluations, watching)
+        watching = BreakerMonitor(Breaker(BreakerLimits()), canaries, plan.tasks, 1)
+        self.trials = UpcomingTrials(plan, self.order, ledger, self.evaluations, watching)
 
-    def coming(self, places: int = 100, *, trains: bool = True) -> list[str]:
+    def upcoming(self, slots: int = 100, *, trains: bool = True) -> list[str]:
         waiting = self.ledger.accounts.waiting()
-        kinds = self.prospects.next(waiting, places, is_stopped=not trains)
+        kinds = self.trials.next(waiting, slots, is_stopped=not trains)
         assert all(Path(kind.task).name == kind.name for kind in kinds)
         return [f"{kind.agent}:{kind.name}" if kind.agent else kind.name for kind in kinds]
 
@@ -51,7 +51,7 @@ class Books:
     def prompts(self, *numbers: int) -> list[str]:
         """The tasks of prompts, each repeated for every trial of a group."""
         size = self.plan.settings.group_size
-        turns = list(itertools.islice(self.order.coming(Epoch()), max(numbers, default=-1) + 1))
+        turns = list(itertools.islice(self.order.upcoming(Epoch()), max(numbers, default=-1) + 1))
         return [turns[n] for n in numbers if n < len(turns) for _ in range(size)]
 
     async def give_up(self, why: Void) -> str:
@@ -79,43 +79,47 @@ async def test_prompts_come_in_order_and_at_most_one_per_slot(
 ):
     config = make_config("coin-a", "coin-b", "coin-c", steps=4, max_running=100)
     async with books(config, tmp_path / "run") as run:
-        assert run.coming(places=5) == run.prompts(0, 1, 2)[:5]
-        assert run.coming(places=0) == []
+        assert run.upcoming(slots=5) == run.prompts(0, 1, 2)[:5]
+        assert run.upcoming(slots=0) == []
         await run.ledger.admit(run.order)
         admitted = sorted(group.prompt for group in run.ledger.books.groups.values())
         # Admitted, pending tickets come before those that are admitted next.
-        assert run.coming(places=100)[: 2 * len(admitted)] == run.prompts(*admitted)
+        assert run.upcoming(slots=100)[: 2 * len(admitted)] == run.prompts(*admitted)
 
 
-async def test_prospects_respect_the_cap_on_running_trials(make_config: MakeConfig, tmp_path: Path):
+async def test_upcoming_trials_respect_the_cap_on_running_trials(
+    make_config: MakeConfig, tmp_path: Path
+):
     config = make_config("coin-a", "coin-b", steps=40, max_running=4)
     async with books(config, tmp_path / "run") as run:
-        assert len(run.coming(places=100)) == 4
+        assert len(run.upcoming(slots=100)) == 4
 
 
-async def test_there_are_no_prospects_after_the_last_step_or_epoch(
+async def test_there_are_no_upcoming_trials_after_the_last_step_or_epoch(
     make_config: MakeConfig, tmp_path: Path
 ):
     config = make_config("coin-a", "coin-b", steps=1, max_running=100)
     async with books(config, tmp_path / "run") as run:
-        assert run.coming() == run.prompts(0, 1)  # a batch of two groups
+        assert run.upcoming() == run.prompts(0, 1)  # a batch of two groups
         for group in await run.ledger.admit(run.order, 2):
             for place in range(len(group.members)):
                 await run.ledger.start(group.ticket(place), "me")
-        assert run.coming() == []
+        assert run.upcoming() == []
     run_config = config.model_copy(
         update={"run": config.run.model_copy(update={"steps": None, "epochs": 1})}
     )
     async with books(run_config, tmp_path / "other") as run:
-        assert run.coming() == run.prompts(0, 1)
+        assert run.upcoming() == run.prompts(0, 1)
 
 
-async def test_a_stopped_run_has_no_training_prospects(make_config: MakeConfig, tmp_path: Path):
+async def test_a_stopped_run_has_no_upcoming_training_trials(
+    make_config: MakeConfig, tmp_path: Path
+):
     config = make_config("coin-a", steps=4, heldout=("coin-z",), attempts=3)
     async with books(config, tmp_path / "run") as run:
-        assert run.coming(trains=False) == []
+        assert run.upcoming(trains=False) == []
         run.evaluate("after", ["coin-z"], 3)
-        assert run.coming(trains=False) == ["coin-z"] * 3
+        assert run.upcoming(trains=False) == ["coin-z"] * 3
 
 
 async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_path: Path):
@@ -123,35 +127,39 @@ async def test_held_out_tasks_come_before_training(make_config: MakeConfig, tmp_
     async with books(config, tmp_path / "run") as run:
         run.evaluate("before", ["coin-y", "coin-z"], 2)
         held_out = ["coin-y", "coin-y", "coin-z", "coin-z"]
-        assert run.coming() == [*held_out, *run.prompts(0, 1)]
+        assert run.upcoming() == [*held_out, *run.prompts(0, 1)]
         await run.evaluations.admit(training_is_over=False)
-        assert run.coming() == [*held_out, *run.prompts(0, 1)], "waiting orders are announced, too"
+        assert run.upcoming() == [*held_out, *run.prompts(0, 1)], (
+            "waiting orders are announced, too"
+        )
 
 
 async def test_a_requeued_prompt_is_next(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40, max_running=100)
     async with books(config, tmp_path / "run") as run:
         await run.give_up(Void(Cause.LOST, "its worker is gone"))
-        assert run.coming()[:4] == run.prompts(0, 1)
+        assert run.upcoming()[:4] == run.prompts(0, 1)
 
 
-async def test_an_excluded_task_is_never_a_prospect(make_config: MakeConfig, tmp_path: Path):
+async def test_a_trial_of_an_excluded_task_is_never_upcoming(
+    make_config: MakeConfig, tmp_path: Path
+):
     config = make_config("coin-a", "coin-b", steps=40, max_running=100, requeues=0)
     async with books(config, tmp_path / "run") as run:
         broken = await run.give_up(BROKEN)
         while broken not in run.ledger.books.quarantined:
             await run.give_up(BROKEN)
-        assert set(run.coming()) == {"coin-a", "coin-b"} - {broken}
+        assert set(run.upcoming()) == {"coin-a", "coin-b"} - {broken}
         while len(run.ledger.books.quarantined) < 2:
             await run.give_up(BROKEN)
-        assert run.coming() == []
+        assert run.upcoming() == []
 
 
-async def test_a_canary_that_is_due_soon_is_a_prospect(make_config: MakeConfig, tmp_path: Path):
+async def test_a_canary_that_is_due_soon_is_upcoming(make_config: MakeConfig, tmp_path: Path):
     config = make_config("coin-a", "coin-b", steps=40)
     canaries = Canaries.of(3, ["coin-b"])
     async with books(config, tmp_path / "run", canaries) as run:
-        assert run.coming(places=2) == run.prompts(0)
+        assert run.upcoming(slots=2) == run.prompts(0)
         canaries.trial_started()
-        assert run.coming(places=2) == ["oracle:coin-b", *run.prompts(0)[:1]]
-        assert run.coming(places=2, trains=False) == []
+        assert run.upcoming(slots=2) == ["oracle:coin-b", *run.prompts(0)[:1]]
+        assert run.upcoming(slots=2, trains=False) == []

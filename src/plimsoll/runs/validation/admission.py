@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from plimsoll.core.errors import UsageError
 
-__all__ = ["AdmissionPolicy", "Admitted", "Standing", "ValidationState", "admit"]
+__all__ = ["AdmissionPolicy", "AdmittedTasks", "ValidationState", "ValidationStatus", "admit"]
 
 SHOWN = 10
 
@@ -22,7 +22,7 @@ class ValidationState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ValidationStatus:
     """The validation state of a task, with details such as the reason for its quarantine."""
 
     state: ValidationState
@@ -45,7 +45,7 @@ class AdmissionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedTasks:
     """The names of the tasks that run, and the reasons for those left out."""
 
     tasks: frozenset[str]
@@ -53,18 +53,22 @@ class Admitted:
 
 
 def admit(
-    standings: Mapping[str, Standing], policy: AdmissionPolicy, *, backend: str, validate: str
-) -> Admitted:
-    """Decide by the standing of each task, by name. Raises `UsageError` if the run may not start.
+    statuses: Mapping[str, ValidationStatus],
+    policy: AdmissionPolicy,
+    *,
+    backend: str,
+    validate: str,
+) -> AdmittedTasks:
+    """Decide by the status of each task, by name. Raises `UsageError` if the run may not start.
 
     `validate` is the command to suggest.
     """
     left_out = {
-        name: standing.description
-        for name, standing in standings.items()
-        if policy.skip_quarantined and standing.state is ValidationState.QUARANTINED
+        name: status.description
+        for name, status in statuses.items()
+        if policy.skip_quarantined and status.state is ValidationState.QUARANTINED
     }
-    rest = {name: standing for name, standing in standings.items() if name not in left_out}
+    rest = {name: status for name, status in statuses.items() if name not in left_out}
     if not rest:
         raise UsageError(
             f"nothing was run: all {len(left_out):,} tasks are quarantined on {backend}\n"
@@ -80,7 +84,7 @@ def admit(
             + f"\nvalidate them: {validate}"
             + ("\nor leave the quarantined out: --skip-quarantined" if quarantined else "")
         )
-    return Admitted(frozenset(rest), left_out)
+    return AdmittedTasks(frozenset(rest), left_out)
 
 
 def _listed(tasks: Mapping[str, str]) -> str:

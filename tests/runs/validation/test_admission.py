@@ -3,23 +3,23 @@
 import pytest
 
 from plimsoll.core.errors import UsageError
-from plimsoll.runs.breaker.admission import (
+from plimsoll.runs.validation.admission import (
     AdmissionPolicy,
-    Admitted,
-    Standing,
+    AdmittedTasks,
     ValidationState,
+    ValidationStatus,
     admit,
 )
 
-VALID = Standing(ValidationState.VALID)
-NEVER = Standing(ValidationState.UNKNOWN)
-CHANGED = Standing(ValidationState.CHANGED, "2031-01-01")
-BAD = Standing(ValidationState.QUARANTINED, "nop is graded 1")
+VALID = ValidationStatus(ValidationState.VALID)
+NEVER = ValidationStatus(ValidationState.UNKNOWN)
+CHANGED = ValidationStatus(ValidationState.CHANGED, "2031-01-01")
+BAD = ValidationStatus(ValidationState.QUARANTINED, "nop is graded 1")
 STRICT = AdmissionPolicy(require_validation=True)
 
 
-def decide(policy: AdmissionPolicy, *standings: Standing) -> Admitted:
-    named = {f"t{number}": standing for number, standing in enumerate(standings)}
+def decide(policy: AdmissionPolicy, *statuses: ValidationStatus) -> AdmittedTasks:
+    named = {f"t{number}": status for number, status in enumerate(statuses)}
     return admit(named, policy, backend="local", validate="plimsoll validate tasks --backend local")
 
 
@@ -28,7 +28,7 @@ def test_validated_tasks_run():
 
 
 @pytest.mark.parametrize("doubtful", [NEVER, CHANGED, BAD])
-def test_a_single_unvalidated_task_is_rejected(doubtful: Standing):
+def test_a_single_unvalidated_task_is_rejected(doubtful: ValidationStatus):
     with pytest.raises(UsageError) as caught:
         decide(STRICT, VALID, VALID, doubtful)
     message = str(caught.value)
