@@ -39,9 +39,9 @@ tour: $(READY)  ## run the oracle, nop and a scripted policy over example tasks,
 	@echo "== tasks whose graders are broken: void with a cause, never a number"
 	@$(BIN)/plimsoll eval examples/broken --agent oracle || test $$? -eq 3
 
-# Quick tests run in two workers a core, with one thread each, because more threads would compete for the
+# Quick tests run in three workers a core, with one thread each, because more threads would compete for the
 # cores. Byte code is cached, because tests start thousands of processes.
-QUICK := not slow and not engine and not cluster and not alone
+QUICK := not slow and not docker and not ray and not alone
 
 test: $(READY)  ## run the quick tests in a few minutes; skip tests whose parts are missing
 	@$(BIN)/python -m compileall -q src

@@ -14,8 +14,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from commands_here import run_here
 from parts import need, spec, why_no_compose, why_no_daemon
-from plimsoll.cli.main import main
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: measures time or looks at the whole host")
     config.addinivalue_line("markers", "slow: takes long; in the full suite, not in `make test`")
     config.addinivalue_line("markers", "nightly: only, or longer, in `make test-nightly`")
-    config.addinivalue_line("markers", "engine: uses Docker; set automatically")
-    config.addinivalue_line("markers", "cluster: uses Ray; set automatically")
+    config.addinivalue_line("markers", "docker: uses Docker; set automatically")
+    config.addinivalue_line("markers", "ray: uses Ray; set automatically")
     # No deadline for an example: the machine may be busy.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
@@ -47,8 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`, two workers per core: most tests wait for processes and use little CPU."""
-    return min(2 * len(os.sched_getaffinity(0)), 16)
+    """With `-n auto`, three workers per core: most tests wait for processes."""
+    return min(3 * len(os.sched_getaffinity(0)), 16)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,7 +57,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         home = Path(os.environ["PLIMSOLL_HOME"]) / worker
-        home.mkdir(exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
         os.environ["PLIMSOLL_HOME"] = str(home)
     elif session.config.getoption("numprocesses", None) and "PLIMSOLL_HOME" not in os.environ:
         home = Path(tempfile.mkdtemp(prefix="plimsoll-tests.", dir="/var/tmp"))
@@ -74,8 +74,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 SHARED = {
-    "engine": {"docker", "docker-tls", "docker_daemon", "tls_daemon"},
-    "cluster": {"ray", "ray_part"},
+    "docker": {"docker", "docker-tls", "docker_daemon", "tls_daemon"},
+    "ray": {"ray", "ray_part"},
 }
 """The fixtures and parameters of tests that use Docker or Ray, by the mark of these tests."""
 
@@ -121,7 +121,7 @@ def tls_daemon() -> TlsDaemon:
     folder = os.environ.get("PLIMSOLL_TEST_DOCKER_CERTS")
     if url is None or folder is None:
         missing = "PLIMSOLL_TEST_DOCKER_TLS and PLIMSOLL_TEST_DOCKER_CERTS name no daemon"
-        need("docker-tls", f"{missing}; .ci/engines starts one and prints them")
+        need("docker-tls", f"{missing}; .ci/daemons starts one and prints them")
     daemon = TlsDaemon(str(url), Path(str(folder)))
     need("docker-tls", why_no_daemon(daemon.url, daemon.certificates))
     return daemon
@@ -183,19 +183,8 @@ async def sandbox(backend: Backend, image: Image) -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 def plimsoll_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `plimsoll` in this process, in the test's folder: for commands that start no sandbox."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(args)
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(
-            args, int(ended.value.code or 0), printed.out, printed.err
-        )
-
-    return run
+    return lambda *args: run_here(tmp_path, *args)

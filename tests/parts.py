@@ -52,7 +52,7 @@ def why_no_daemon(url: str, certificates: Path | None = None) -> str | None:
             missing = [name for name in IMAGES if await daemon.image(name) is None]
         if not missing:
             return None
-        return f"the daemon at {url} has no {', '.join(missing)}; .ci/engines starts one that has"
+        return f"the daemon at {url} has no {', '.join(missing)}; .ci/daemons starts one that has"
 
     try:
         return asyncio.run(ask())

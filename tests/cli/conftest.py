@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -12,10 +13,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from run_files import MARK
 
+from commands_here import run_here
 from parts import need
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 
+LONG = ("slow", "docker", "ray", "alone")
+"""The marks of tests that `make test` leaves out."""
 PASS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
 
@@ -86,16 +90,21 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def plimsoll(
-    start: Callable[..., subprocess.Popen[str]],
+    request: pytest.FixtureRequest, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `plimsoll`, and waits until it ends."""
+    """Runs `plimsoll` in the test's folder, and waits until it ends.
+
+    In quick tests it runs in this process, because importing the package costs more than most
+    commands do. `start` always starts a process.
+    """
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         process = start(*args)
         out, err = process.communicate(timeout=240)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
-    return run
+    is_quick = not any(map(request.node.get_closest_marker, LONG))
+    return functools.partial(run_here, tmp_path) if is_quick else run
 
 
 @pytest.fixture(params=["local", "docker", "docker-tls"])

@@ -13,7 +13,7 @@ from plimsoll.core.endings import Ending
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.ledger.events import Segment
 from plimsoll.testing.waiting import until
-from plimsoll.trials.policy_session import PolicyUsage
+from plimsoll.trials.policy_usage import PolicyUsage
 from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 from plimsoll.workers.messages import (
     EnvironmentOptions,

@@ -41,7 +41,9 @@ async def replace_worker(rollouts: Rollouts) -> None:
     await until(lambda: ready(rollouts, but=before.worker), 60)
 
 
-@pytest.mark.parametrize("how", ["refuses", "hangs", "paused"])
+@pytest.mark.parametrize(
+    "how", ["hangs", *(pytest.param(how, marks=pytest.mark.slow) for how in ("refuses", "paused"))]
+)
 async def test_a_worker_starts_without_a_policy_and_the_run_continues(tmp_path: Path, how: str):
     async with PausingPolicy() as policy:
         config = asking_config(tmp_path, policy)

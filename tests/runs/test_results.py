@@ -7,7 +7,7 @@ from plimsoll.config.run import default_concurrency
 from plimsoll.core.endings import Ending
 from plimsoll.runs.evaluation.eval_run import exit_code
 from plimsoll.runs.files.results import Row, Tally, row_of
-from plimsoll.trials.policy_session import PolicyUsage
+from plimsoll.trials.policy_usage import PolicyUsage
 from plimsoll.trials.verdicts import Cause, Evidence, Graded, Verdict, Void
 from plimsoll.workers.messages import Order, Result
 

@@ -23,6 +23,7 @@ from plimsoll.runs.files.status import read_status
 from plimsoll.runs.files.steps import StepReport, TrainerFigures, last_steps
 from plimsoll.runs.rollouts import Rollouts
 from plimsoll.testing.waiting import until
+from plimsoll.testing.workers import IdleEngine
 from plimsoll.trials.verdicts import Verdict
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
 from plimsoll.workers.engines.protocol import Exit, Opening
@@ -290,8 +291,9 @@ async def test_a_failed_start_leaves_no_new_files(
 
 
 async def test_the_config_sets_the_start_timeout_of_workers(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(worker_setup, "make_engine", lambda *_: IdleEngine())
     config = make_config("coin-a", steps=1)
     workers = config.workers.model_copy(update={"start_seconds": 0.01})
     said = r"did not answer within 0\.01 s of its placement; .* raise \[workers\] start_seconds"

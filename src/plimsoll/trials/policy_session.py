@@ -24,8 +24,9 @@ from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.trials.policy_usage import PolicyUsage
 
-__all__ = ["PolicyAccess", "PolicySession", "PolicyUsage", "open_policy_session"]
+__all__ = ["PolicyAccess", "PolicySession", "open_policy_session"]
 
 MAX_PAUSE = 720.0
 MAX_SILENCE = 0.5
@@ -47,15 +48,6 @@ class PolicyAccess:
     """Maximum pause in seconds; a longer pause makes the trial void."""
     seed: int | None = None
     """Seed of the samples, combined with the trial; None leaves it to the server."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyUsage:
-    """Policy usage of a trial. All prompt tokens count, repeated prefixes too."""
-
-    turns: int
-    prompt_tokens: int
-    answer_tokens: int
 
 
 @asynccontextmanager

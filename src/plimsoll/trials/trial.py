@@ -41,9 +41,9 @@ from plimsoll.trials.policy_session import (
     MAX_PAUSE,
     PolicyAccess,
     PolicySession,
-    PolicyUsage,
     open_policy_session,
 )
+from plimsoll.trials.policy_usage import PolicyUsage
 from plimsoll.trials.record import AgentEnd, Phases, StepRecord, TrialRecord, VerdictFile
 from plimsoll.trials.sandbox_request import (
     agent_sandbox,

@@ -9,7 +9,7 @@ from plimsoll.core.versions import Version
 from plimsoll.gateway.upstreams.capabilities import Capabilities
 from plimsoll.ledger.events import Segment
 from plimsoll.sandboxes.pool.stats import Readings
-from plimsoll.trials.policy_session import PolicyUsage
+from plimsoll.trials.policy_usage import PolicyUsage
 from plimsoll.trials.verdicts import Verdict
 
 __all__ = [

@@ -11,10 +11,10 @@ from plimsoll.config.training import TrainingConfig
 from plimsoll.gateway.chat_server.server import listen
 from plimsoll.gateway.completions import Refusal, Request
 from plimsoll.gateway.upstreams import openai_server
+from plimsoll.gateway.upstreams.capabilities import SupportedFields
 from plimsoll.gateway.upstreams.failures import UpstreamFailure
 from plimsoll.gateway.upstreams.openai_server import (
     OpenAIServer,
-    SupportedFields,
     Timeouts,
     http_session,
 )

@@ -8,9 +8,13 @@ from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, until, use
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.upstreams import replicas
-from plimsoll.gateway.upstreams.capabilities import Capabilities, render_capabilities
+from plimsoll.gateway.upstreams.capabilities import (
+    Capabilities,
+    SupportedFields,
+    render_capabilities,
+)
 from plimsoll.gateway.upstreams.factory import KEY_VARIABLE, make_upstream, probe_policy
-from plimsoll.gateway.upstreams.openai_server import SupportedFields, normal_url
+from plimsoll.gateway.upstreams.openai_server import normal_url
 from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.gateway.upstreams.protocol import CallContext
 from plimsoll.gateway.upstreams.scripted.script import CallSpec, Script, Turn

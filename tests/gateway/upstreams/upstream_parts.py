@@ -9,9 +9,9 @@ import msgspec
 
 from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.completions import Answer, Chunk, Request
+from plimsoll.gateway.upstreams.capabilities import SupportedFields
 from plimsoll.gateway.upstreams.openai_server import (
     OpenAIServer,
-    SupportedFields,
     Timeouts,
     http_session,
 )

@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import MIN_WIDTH
+from plimsoll.cli.views.pool import pool_line
 from plimsoll.cli.views.text import NONE, count, duration, figure, plain, product
 from plimsoll.ledger.journal.location import has_ledger
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.evaluation.trial_run import RunningTrial, TrialSetRun
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.results import Diagnosis, Summary, Tally
-from plimsoll.sandboxes.pool.options import Reuse
-from plimsoll.sandboxes.pool.stats import PoolStats, Quantiles
+from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.trials.verdicts import CAUSES, Cause
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "first_line",
     "live",
     "pace",
-    "pool_line",
     "progress_line",
 ]
 
@@ -143,33 +142,6 @@ def diagnosed(diagnosis: Diagnosis) -> Iterable[Text]:
     for head, lines in parts:
         for number, line in enumerate(lines):
             yield Text(f"  {'' if number else head:<10} {plain(line)}")
-
-
-def pool_line(stats: PoolStats) -> str:
-    """Starts, resets and reuse of the run's sandboxes."""
-    pooled = stats.reuse is not Reuse.NONE
-    parts: list[str] = []
-    if pooled:
-        leases = stats.hits + stats.cold_starts
-        parts.append(f"{stats.hits:,} of {leases:,} leases were ready")
-    measured = {"start": stats.start, "reset": stats.reset}
-    if pooled:
-        measured |= {"wait warm": stats.wait_warm, "cold": stats.wait_cold}
-    parts += [f"{what} {_figures(one)}" for what, one in measured.items() if one is not None]
-    if stats.failed_starts:
-        parts.append(f"failed starts {stats.failed_starts:,}")
-    if stats.retired:
-        reasons = ", ".join(f"{plain(why)} ({count:,})" for why, count in stats.retired.items())
-        parts.append(f"retired: {reasons}")
-    return f"{f'pool {stats.reuse}' if pooled else 'sandboxes'}: {' · '.join(parts)}"
-
-
-def _figures(figures: Quantiles) -> str:
-    return f"p50 {_short(figures.p50)} p99 {_short(figures.p99)}"
-
-
-def _short(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else duration(seconds)
 
 
 def _canaries(canaries: Canaries) -> str:

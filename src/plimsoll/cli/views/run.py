@@ -7,7 +7,8 @@ from rich.text import Text
 
 from plimsoll.cli.terminal.console import Screen
 from plimsoll.cli.terminal.evaluation import warn_of_unknown_keys
-from plimsoll.cli.views.evaluation import diagnosed, pool_line
+from plimsoll.cli.views.evaluation import diagnosed
+from plimsoll.cli.views.pool import pool_line
 from plimsoll.cli.views.status import voids
 from plimsoll.cli.views.text import count, duration, figure, plain, product
 from plimsoll.runs.evaluation.held_out import HeldOutResult

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import console, print_table
-from plimsoll.cli.views.evaluation import pool_line
+from plimsoll.cli.views.pool import pool_line
 from plimsoll.cli.views.text import NONE, duration, figure, plain, product
 from plimsoll.runs.controller_process import controller
 from plimsoll.runs.files.directory import RunDirectory

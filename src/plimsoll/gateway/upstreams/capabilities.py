@@ -2,9 +2,22 @@
 
 from dataclasses import dataclass
 
-from plimsoll.gateway.upstreams.openai_server import SupportedFields
+__all__ = [
+    "Capabilities",
+    "SupportedFields",
+    "render_capabilities",
+    "suggested_changes",
+    "training_support",
+]
 
-__all__ = ["Capabilities", "render_capabilities", "suggested_changes", "training_support"]
+
+@dataclass(frozen=True, slots=True)
+class SupportedFields:
+    """The optional fields that a server accepts. Some servers reject unknown fields."""
+
+    logprobs: bool = True
+    token_ids: bool = True
+    stream_usage: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from plimsoll.core.text import DECODE_ERRORS
 from plimsoll.gateway.completions import Answer, Chunk, Request
 from plimsoll.gateway.sse import EventSplitter
 from plimsoll.gateway.upstreams.answers import StreamReader, read_answer
+from plimsoll.gateway.upstreams.capabilities import SupportedFields
 from plimsoll.gateway.upstreams.failures import (
     UpstreamFailure,
     failure_from_exception,
@@ -31,7 +32,6 @@ __all__ = [
     "JsonBody",
     "OpenAIServer",
     "StreamTimeout",
-    "SupportedFields",
     "Timeouts",
     "http_session",
     "normal_url",
@@ -173,15 +173,6 @@ CONTINUE = {"continue_final_message": TRUE, "add_generation_prompt": FALSE}
 """Continue the last message instead of answering it."""
 CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 """Errors of a connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class SupportedFields:
-    """The optional fields that a server accepts. Some servers reject unknown fields."""
-
-    logprobs: bool = True
-    token_ids: bool = True
-    stream_usage: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from plimsoll.gateway.completions import (
     Request,
 )
 from plimsoll.gateway.upstreams.answer_fields import Choice
-from plimsoll.gateway.upstreams.capabilities import Capabilities
+from plimsoll.gateway.upstreams.capabilities import Capabilities, SupportedFields
 from plimsoll.gateway.upstreams.failures import (
     UpstreamFailure,
     failure_from_exception,
@@ -32,7 +32,6 @@ from plimsoll.gateway.upstreams.failures import (
 from plimsoll.gateway.upstreams.openai_server import (
     CONNECTION_ERRORS,
     OpenAIServer,
-    SupportedFields,
     Timeouts,
     http_session,
     normal_url,
