@@ -49,7 +49,7 @@ echo $((RANDOM % 2)) >/logs/verifier/reward.txt
 def durations(median: float) -> list[float]:
     """Durations in seconds, all equally likely."""
     distribution = NormalDist(math.log(median), SPREAD)
-    quantiles = [distribution.inv_cdf((place + 0.5) / (DRAWS - 1)) for place in range(DRAWS - 1)]
+    quantiles = [distribution.inv_cdf((index + 0.5) / (DRAWS - 1)) for index in range(DRAWS - 1)]
     return [round(math.exp(each), 3) for each in quantiles] + [SLOW * median]
 
 

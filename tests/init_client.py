@@ -54,9 +54,11 @@ exec $WRAP /.plimsoll/init
 
 
 # The capabilities of a container's processes, init included.
-KEPT = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service sys_chroot"
+CAPABILITIES = (
+    "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service sys_chroot"
+)
 AS_CONTAINER = "setpriv --inh-caps=-all --bounding-set=-all," + ",".join(
-    f"+{name}" for name in KEPT.split()
+    f"+{name}" for name in CAPABILITIES.split()
 )
 
 

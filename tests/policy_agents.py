@@ -106,7 +106,7 @@ def trial_with(backend: Backend, folder: Path) -> RunTrial:
         attempt: int = 1,
         longest_pause: float = 600.0,
     ) -> PolicyTrial:
-        place = folder / "trials" / f"{task.name}.{attempt}"
+        directory = folder / "trials" / f"{task.name}.{attempt}"
         pauses = upstream.pauses if isinstance(upstream, Gate) else None
         async with Gateway(upstream, pauses=pauses) as gateway:
             result = await run_trial(
@@ -115,7 +115,7 @@ def trial_with(backend: Backend, folder: Path) -> RunTrial:
                 agent=agent,
                 backend=backend,
                 run="test",
-                directory=place,
+                directory=directory,
                 policy=PolicyAccess(
                     gateway,
                     limits or Limits(),
@@ -124,7 +124,7 @@ def trial_with(backend: Backend, folder: Path) -> RunTrial:
                     longest_pause,
                 ),
             )
-        return PolicyTrial(result.verdict, place, result.phases)
+        return PolicyTrial(result.verdict, directory, result.phases)
 
     return run
 

@@ -62,11 +62,11 @@ class Talk:
         if odd is not None:
             prompt[0] = odd
         returned = TokenIds(prompt, new, [-0.5] * len(new)) if ids else None
-        place = self.recorder.locate(Spoken(messages), self.tools)
+        position = self.recorder.locate(Spoken(messages), self.tools)
         exchange = done(
             messages, answer, version=version, finish=finish, at=self.now, tokens=returned
         )
-        return self.recorder.commit(place, exchange)
+        return self.recorder.commit(position, exchange)
 
     async def close(self, ending: str = "submitted") -> Trajectory:
         return read_trajectory(await self.recorder.close(ending))

@@ -197,8 +197,8 @@ def test_make_targets_exist(page: Path):
     for command in commands_of(page.read_text()):
         words = command.split()
         if words[:1] == ["make"]:
-            wanted = [word for word in words[1:] if re.fullmatch(r"[a-z-]+", word)]
-            missing += [word for word in wanted if word not in targets]
+            named = [word for word in words[1:] if re.fullmatch(r"[a-z-]+", word)]
+            missing += [word for word in named if word not in targets]
     assert missing == []
 
 
@@ -242,8 +242,8 @@ def test_an_unknown_key_is_found():
 def is_module(name: str) -> bool:
     """True if a dotted name, or the part before its last dot, is a module of the package."""
     file = ROOT / "src" / name.replace(".", "/")
-    places = (file / "__init__.py", file.with_suffix(".py"), file.parent.with_suffix(".py"))
-    return any(place.is_file() for place in places)
+    paths = (file / "__init__.py", file.with_suffix(".py"), file.parent.with_suffix(".py"))
+    return any(path.is_file() for path in paths)
 
 
 @each_page

@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src/plimsoll"
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCE = REPOSITORY / "src/plimsoll"
 QUESTIONS = {"What", "Who", "Which", "How", "Whoever", "Whether"}
 RETIRED_VARIABLES = {
     "door",
@@ -26,12 +29,12 @@ RETIRED_TYPES = RETIRED | {"line"}
 `line`: a line of text."""
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Every module of the package, with its path in the package."""
-    found = sorted(SOURCE.rglob("*.py"))
-    assert len(found) > 100
+def modules(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Every module below a folder, with its path in the repository."""
+    found = sorted(folder.rglob("*.py"))
+    assert len(found) > 10
     for path in found:
-        yield path.relative_to(SOURCE), ast.parse(path.read_text())
+        yield path.relative_to(REPOSITORY), ast.parse(path.read_text())
 
 
 def names(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
@@ -54,14 +57,15 @@ def names(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
 def test_a_module_docstring_opens_with_its_subject():
     first_words = {
         str(path): re.split(r"\W+", (ast.get_docstring(module) or "").lstrip("`"), maxsplit=1)[0]
-        for path, module in modules()
+        for path, module in modules(SOURCE)
     }
     assert {path: word for path, word in first_words.items() if not word or word in QUESTIONS} == {}
 
 
-def test_no_retired_name_is_used():
+@pytest.mark.parametrize("folder", ["src", "tests", "bench"])
+def test_no_retired_name_is_used(folder: str):
     used: list[str] = []
-    for path, module in modules():
+    for path, module in modules(REPOSITORY / folder):
         if path.stem in RETIRED_TYPES:
             used.append(str(path))
         for node in ast.walk(module):

@@ -41,11 +41,11 @@ def core_modules() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pending, seen, modules = list(project["dependencies"]), set[str](), set[str]()
     while pending:
-        wanted = Requirement(pending.pop())
-        if wanted.name in seen or not (wanted.marker is None or wanted.marker.evaluate()):
+        required = Requirement(pending.pop())
+        if required.name in seen or not (required.marker is None or required.marker.evaluate()):
             continue
-        seen.add(wanted.name)
-        found = distribution(wanted.name)
+        seen.add(required.name)
+        found = distribution(required.name)
         pending += found.requires or []
         modules |= {file.parts[0].split(".")[0] for file in found.files or ()}
     return modules

@@ -17,14 +17,14 @@ class Raw:
     ) -> None:
         self.reader = reader
         self._writer = writer
-        self._place = served
+        self._served = served
 
     def head(self, path: str, length: int | None, *more: str) -> bytes:
-        root = self._place.access.root.partition("//")[2].partition("/")[2]
+        root = self._served.access.root.partition("//")[2].partition("/")[2]
         lines = [
             f"POST /{root}{path} HTTP/1.1",
             "Host: gateway",
-            f"Authorization: Bearer {self._place.access.key}",
+            f"Authorization: Bearer {self._served.access.key}",
             "Content-Type: application/json",
             *([f"Content-Length: {length}"] if length is not None else []),
             *more,

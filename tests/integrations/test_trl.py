@@ -76,9 +76,9 @@ class Trained:
     logs: list[dict[str, float]]
     workers: int
 
-    def last_of(self, call: int, place: int) -> Row:
+    def last_of(self, call: int, index: int) -> Row:
         """The last try of a member."""
-        own = [row for row in self.rows if row.ticket.startswith(f"eval-{call}-{place}/0.")]
+        own = [row for row in self.rows if row.ticket.startswith(f"eval-{call}-{index}/0.")]
         return max(own, key=lambda row: row.ticket)
 
 
@@ -134,13 +134,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, model: Path, home: Path) -
 def test_trl_trains_on_the_tokens_that_the_policy_sampled(trained: Trained):
     assert len(trained.seen) == STEPS
     for call, made in enumerate(trained.seen, 1):
-        for place, task in enumerate(row["prompt"] for row in made["inputs"]):
+        for index, task in enumerate(row["prompt"] for row in made["inputs"]):
             if task == "broken":
                 continue
-            (sample,) = read_stored(trained.last_of(call, place).trajectory).branches()
-            prompt = made["prompt_ids"][place][made["prompt_mask"][place].bool()]
-            answer = made["completion_ids"][place][made["completion_mask"][place].bool()]
-            mask = made["tool_mask"][place][made["completion_mask"][place].bool()]
+            (sample,) = read_stored(trained.last_of(call, index).trajectory).branches()
+            prompt = made["prompt_ids"][index][made["prompt_mask"][index].bool()]
+            answer = made["completion_ids"][index][made["completion_mask"][index].bool()]
+            mask = made["tool_mask"][index][made["completion_mask"][index].bool()]
             whole = [*prompt.tolist(), *answer.tolist()]
             assert whole == list(sample.ids)[: len(whole)]
             assert [0] * len(prompt) + mask.tolist() == list(sample.mask)[: len(whole)]
@@ -152,8 +152,8 @@ def test_each_step_is_generated_with_its_initial_weights(trained: Trained):
         mask = (made["completion_mask"] * made["tool_mask"]).bool()
         apart = (made["sampling_per_token_logps"] - made["now"])[mask].abs()
         assert apart.max() < 1e-3
-        for place in range(len(made["inputs"])):
-            row = trained.last_of(call, place)
+        for index in range(len(made["inputs"])):
+            row = trained.last_of(call, index)
             for sample in read_stored(row.trajectory).branches():
                 stamped = {version.number for version in sample.versions if version}
                 assert stamped == {call - 1}
@@ -164,8 +164,8 @@ def test_each_step_is_generated_with_its_initial_weights(trained: Trained):
 def test_rewards_equal_the_verdicts(trained: Trained):
     graded = 0
     for call, made in enumerate(trained.seen, 1):
-        for place, reward in enumerate(made["rewards"]):
-            assert reward == trained.last_of(call, place).reward
+        for index, reward in enumerate(made["rewards"]):
+            assert reward == trained.last_of(call, index).reward
             graded += reward is not None
     assert graded == STEPS * MEMBERS * 2
 

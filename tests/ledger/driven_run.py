@@ -64,9 +64,9 @@ class DrivenRun:
         self.admit()
         self.start_all()
         for group in list(self.books.groups.values()):
-            for place, member in enumerate(group.members):
+            for index, member in enumerate(group.members):
                 if group.id not in leave and not member.final:
-                    self.finish(group.ticket(place))
+                    self.finish(group.ticket(index))
         self.accounts.consume(self.choose())
         return self.accounts.commit()
 

@@ -311,9 +311,9 @@ class LateWorker:
         self.worker = opening.invitation.worker
         self.is_placed = False
         self._engine = ProcessEngine()
-        self._placing = asyncio.create_task(self._place(opening, host))
+        self._placing = asyncio.create_task(self._start_late(opening, host))
 
-    async def _place(self, opening: Opening, host: asyncio.Event) -> WorkerProcess:
+    async def _start_late(self, opening: Opening, host: asyncio.Event) -> WorkerProcess:
         await host.wait()
         self.is_placed = True
         return await self._engine.start(opening)
@@ -365,8 +365,8 @@ async def test_tasks_with_equal_folder_names_stay_distinct(make_config: MakeConf
     config = make_config("one/coin", "two/coin", steps=2)
     async with Rollouts(config, out=tmp_path / "run") as rollouts:
         await all_batches(rollouts)
-    told = (tmp_path / "run/names").read_text().split()
-    assert set(told) == set(rollouts.plan.tasks)
+    names = (tmp_path / "run/names").read_text().split()
+    assert set(names) == set(rollouts.plan.tasks)
     assert len(rollouts.plan.tasks) == 2
 
 

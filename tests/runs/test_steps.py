@@ -28,7 +28,7 @@ def line(step: int, reward: float | None = 0.5) -> Step:
 def rewards(file: Path) -> list[tuple[int, float]]:
     """The step and reward of each line of the file."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [(told["step"], told["reward"]) for told in lines]
+    return [(line["step"], line["reward"]) for line in lines]
 
 
 def test_the_last_steps_are_read_from_the_end_of_the_file(tmp_path: Path):

@@ -57,10 +57,10 @@ class Books:
     async def give_up(self, why: Void) -> str:
         """Admit a group and void all its members. Returns its task."""
         (group,) = await self.ledger.admit(self.order, 1)
-        for place, member in enumerate(group.members):
-            while (found := self.ledger.books.find(group.ticket(place))) and found[1] is member:
-                await self.ledger.start(group.ticket(place), "me")
-                await self.ledger.void(group.ticket(place), why)
+        for index, member in enumerate(group.members):
+            while (found := self.ledger.books.find(group.ticket(index))) and found[1] is member:
+                await self.ledger.start(group.ticket(index), "me")
+                await self.ledger.void(group.ticket(index), why)
         return group.task
 
 
@@ -102,8 +102,8 @@ async def test_there_are_no_upcoming_trials_after_the_last_step_or_epoch(
     async with books(config, tmp_path / "run") as run:
         assert run.upcoming() == run.prompts(0, 1)  # a batch of two groups
         for group in await run.ledger.admit(run.order, 2):
-            for place in range(len(group.members)):
-                await run.ledger.start(group.ticket(place), "me")
+            for index in range(len(group.members)):
+                await run.ledger.start(group.ticket(index), "me")
         assert run.upcoming() == []
     run_config = config.model_copy(
         update={"run": config.run.model_copy(update={"steps": None, "epochs": 1})}

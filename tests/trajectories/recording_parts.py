@@ -113,8 +113,8 @@ class Talk:
         tools: msgspec.Raw | None = None,
         **changes: object,
     ) -> Exchange:
-        place = self.recorder.locate(Spoken(prompt), tools)
-        exchange = self.recorder.commit(place, done(prompt, answer, **changes))  # type: ignore[arg-type]
+        position = self.recorder.locate(Spoken(prompt), tools)
+        exchange = self.recorder.commit(position, done(prompt, answer, **changes))  # type: ignore[arg-type]
         self.exchanges.append(exchange)
         return exchange
 

@@ -154,9 +154,11 @@ def test_concurrent_requests_are_located_in_either_order():
         graph = Graph()
         graph.commit(graph.locate(Spoken([S, U]), TOOLS), done([S, U], A))
         prompts = [[S, U, A, T], [S, U, A, T, user("and"), user("more")]]
-        places = [graph.locate(Spoken(prompt), TOOLS) for prompt in prompts]
+        positions = [graph.locate(Spoken(prompt), TOOLS) for prompt in prompts]
         for index in order:
-            *_, exchange = graph.commit(places[index], done(prompts[index], assistant(f"{index}")))
+            *_, exchange = graph.commit(
+                positions[index], done(prompts[index], assistant(f"{index}"))
+            )
             assert isinstance(exchange, Exchange)
             assert follows(exchange) == ("extends", 0)
             assert exchange.tokens is not None
@@ -164,9 +166,9 @@ def test_concurrent_requests_are_located_in_either_order():
 
 def test_the_same_request_twice_in_flight_is_one_prompt_with_two_answers():
     graph = Graph()
-    places = [graph.locate(Spoken([S, U]), TOOLS) for _ in range(2)]
-    first = graph.commit(places[0], done([S, U], assistant("one")))
-    second = graph.commit(places[1], done([S, U], assistant("two")))
+    positions = [graph.locate(Spoken([S, U]), TOOLS) for _ in range(2)]
+    first = graph.commit(positions[0], done([S, U], assistant("one")))
+    second = graph.commit(positions[1], done([S, U], assistant("two")))
     assert [type(one) for one in second] == [MessageAdded, Exchange]
     assert isinstance(second[-1], Exchange)
     assert isinstance(first[-1], Exchange)

@@ -99,11 +99,11 @@ def test_a_request_in_flight_does_not_keep_its_body_for_its_tools():
     graph = Graph()
     tracemalloc.start()
     request = msgspec.json.decode(bytes(bytearray(body)), type=dict[str, msgspec.Raw])
-    place = graph.locate(Spoken([user("hello")]), request.pop("tools"))
+    position = graph.locate(Spoken([user("hello")]), request.pop("tools"))
     del request
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert place.tools is not None
+    assert position.tools is not None
     assert held < 100_000
 
 

@@ -95,10 +95,10 @@ async def test_a_cancelled_close_still_completes_the_file(talk: Talk):
 
 
 async def test_nothing_is_added_after_the_end(talk: Talk):
-    place = talk.recorder.locate(Spoken([U]), None)
+    position = talk.recorder.locate(Spoken([U]), None)
     await talk.recorder.close("submitted")
     with pytest.raises(TrajectoryError, match="closed"):
-        talk.recorder.commit(place, done([U], A))
+        talk.recorder.commit(position, done([U], A))
     with pytest.raises(TrajectoryError, match="closed"):
         talk.recorder.trouble("upstream", "late")
 

@@ -165,25 +165,25 @@ async def _probe(seconds: float) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def marking(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
-    place = MarkingEnvironment(Path(options.directory))
+    environment = MarkingEnvironment(Path(options.directory))
     try:
-        yield place
+        yield environment
     finally:
-        place.mark("left", "its place was left")
+        environment.mark("left", "its environment was left")
 
 
 @contextlib.asynccontextmanager
 async def slow_to_make(options: EnvironmentOptions) -> AsyncIterator[MarkingEnvironment]:
     """An environment that is ready once the file `go` exists."""
     folder = Path(options.directory)
-    place = MarkingEnvironment(folder)
-    place.mark("begun")
+    environment = MarkingEnvironment(folder)
+    environment.mark("begun")
     try:
         await _wait_for(folder / "go")
-        place.mark("made")
-        yield place
+        environment.mark("made")
+        yield environment
     finally:
-        place.mark("left")
+        environment.mark("left")
 
 
 @contextlib.asynccontextmanager

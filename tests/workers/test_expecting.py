@@ -105,5 +105,5 @@ async def test_reports_are_sent_while_tickets_run_and_after_the_environment_is_c
         (tmp_path / "news").write_text("no limit on storage")
         assert (await client.receive(SandboxReport)).warnings == ("no limit on storage",)
         client.send(Drain(0))
-        assert (await client.receive(SandboxReport)).warnings == ("its place was left",)
+        assert (await client.receive(SandboxReport)).warnings == ("its environment was left",)
         await client.ended(30)

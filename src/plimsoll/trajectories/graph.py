@@ -57,10 +57,10 @@ class Graph:
         """Locate a request in the graph. Others see no change before `commit`."""
         return self._tree.locate(history, tools)
 
-    def commit(self, locate: Position, answered: AnsweredRequest) -> tuple[Added, ...]:
+    def commit(self, position: Position, answered: AnsweredRequest) -> tuple[Added, ...]:
         """Add an exchange, and return the new records; the exchange is the last of them."""
         nodes: list[NodeAdded] = []
-        prompt = self._tree.add(locate, nodes)
+        prompt = self._tree.add(position, nodes)
         exchange = len(self._sequences)
         parent, branch, added, untrainable = self._follow(prompt, answered)
         answer = self._tree.add_answer(prompt, answered.answer, exchange, nodes)

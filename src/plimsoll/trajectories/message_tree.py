@@ -104,13 +104,13 @@ class Tree:
             children = self._nodes[child].children
         return Position(node, new_tools, tuple(new))
 
-    def add(self, locate: Position, added: list[NodeAdded]) -> int:
+    def add(self, position: Position, added: list[NodeAdded]) -> int:
         """Add the new nodes of a request, and return its last message. Their records go to `added`.
 
-        Another request may have added some of the nodes since `locate`.
+        Another request may have added some of the nodes since it was located.
         """
-        node = self._add_tools(locate, added)
-        for new in locate.messages:
+        node = self._add_tools(position, added)
+        for new in position.messages:
             children = self[node].children
             child = children.get(new.digest)
             if child is None:
@@ -149,10 +149,10 @@ class Tree:
             children[key] = node
         return node, None
 
-    def _add_tools(self, locate: Position, added: list[NodeAdded]) -> int:
-        new = locate.tools
+    def _add_tools(self, position: Position, added: list[NodeAdded]) -> int:
+        new = position.tools
         if new is None:
-            return locate.node
+            return position.node
         children = self._root.children
         node = children.get(new.digest)
         if node is None:

@@ -29,8 +29,8 @@ def finished(run: Path) -> list[str]:
 
 
 def slow_tasks(write_task: WriteTask, number: int) -> None:
-    for place in range(number):
-        write_task(f"t{place}", solve="sleep 0.4")
+    for index in range(number):
+        write_task(f"t{index}", solve="sleep 0.4")
 
 
 def started_run(tmp_path: Path) -> Path:
@@ -79,7 +79,7 @@ def test_a_killed_eval_is_resumed_and_runs_no_finished_trial_again(
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     assert (report["trials"], report["graded"], report["mean_reward"]) == (8, 8, 1.0)
-    expected = [(f"t{place}", attempt) for place in range(4) for attempt in (1, 2)]
+    expected = [(f"t{index}", attempt) for index in range(4) for attempt in (1, 2)]
     assert [(row["task"], row["attempt"]) for row in report["results"]] == expected
     tickets = finished(run)
     assert tickets[: len(before)] == before
@@ -98,8 +98,8 @@ def test_a_killed_validate_is_resumed_and_records_every_task(
 ):
     graded = "#!/bin/bash\n[ -e /tmp/done ] && echo 1 > /logs/verifier/reward.txt || "
     graded += "echo 0 > /logs/verifier/reward.txt\n"
-    for place in range(4):
-        write_task(f"t{place}", solve="sleep 0.4; touch /tmp/done", test=graded)
+    for index in range(4):
+        write_task(f"t{index}", solve="sleep 0.4; touch /tmp/done", test=graded)
     process = start("validate", "tasks", "--concurrency", "2")
     run = started_run(tmp_path)
     wait_for(lambda: len(rows(run)) >= 3)
@@ -130,8 +130,8 @@ def test_a_stopped_eval_can_be_moved_and_resumed_and_has_no_results_for_cancelle
     plimsoll_here: Plimsoll,
     tmp_path: Path,
 ):
-    quick = [write_task(f"t{place}") for place in range(2)]
-    slow = [write_task(f"t{place}", solve="sleep 100") for place in range(2, 6)]
+    quick = [write_task(f"t{index}") for index in range(2)]
+    slow = [write_task(f"t{index}", solve="sleep 100") for index in range(2, 6)]
     process = start("eval", "tasks", "--concurrency", "2")
     run = started_run(tmp_path)
     wait_for(lambda: len(rows(run)) >= 2)
@@ -225,8 +225,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_with_the_command_to_continue_and_nothing_is_lost(
     write_task: WriteTask, plimsoll: Plimsoll, small_disk: Path
 ):
-    for place in range(10):
-        write_task(f"t{place}", solve="head -c 40000 /dev/urandom | base64")
+    for index in range(10):
+        write_task(f"t{index}", solve="head -c 40000 /dev/urandom | base64")
     run = small_disk / "night"
     ended = plimsoll("eval", "tasks", "--out", str(run), "--concurrency", "2")
     assert ended.returncode == 2, ended.stderr

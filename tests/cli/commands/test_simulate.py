@@ -11,8 +11,8 @@ def simulated(plimsoll, *args: str) -> dict[str, dict]:
     done = plimsoll("simulate", "--json", *args)
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)
-    wanted = {"policy", "time_per_step", "max_age", "wasted", "duration_bias", "idle"}
-    assert all(row.keys() == wanted for row in rows)
+    fields = {"policy", "time_per_step", "max_age", "wasted", "duration_bias", "idle"}
+    assert all(row.keys() == fields for row in rows)
     return {row["policy"]: row for row in rows}
 
 

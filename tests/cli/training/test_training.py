@@ -69,8 +69,8 @@ def test_a_training_prints_its_progress_and_its_result(
     assert [line["step"] for line in lines(run / "heldout.jsonl")] == [0, 2, 4]
     assert list((run / "tensorboard").iterdir())
     report = json.loads((run / "summary.json").read_text())
-    wanted = {"heldout_before", "heldout_after", "steps", "max_age", "eta", "graded", "void"}
-    assert wanted | {"quarantined", "seconds"} <= report.keys()
+    fields = {"heldout_before", "heldout_after", "steps", "max_age", "eta", "graded", "void"}
+    assert fields | {"quarantined", "seconds"} <= report.keys()
     assert report["max_age"] <= report["eta"] == 2
     shown, err = start("status", "run").communicate(timeout=SECONDS)
     heads, *steps = (

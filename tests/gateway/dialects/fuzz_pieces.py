@@ -186,17 +186,17 @@ _ODD = [
 ]
 """Values that no encoder writes, each in the place of a value."""
 
-_PLACE = "@@ here @@"
+_MARKER = "@@ here @@"
 
 
-def _places(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+def _paths(value: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     found = [at] if at else []
     if isinstance(value, dict):
         for key, inner in value.items():  # type: ignore[reportUnknownVariableType]
-            found += _places(inner, (*at, key))  # type: ignore[reportUnknownArgumentType]
+            found += _paths(inner, (*at, key))  # type: ignore[reportUnknownArgumentType]
     elif isinstance(value, list):
         for index, inner in enumerate(value):  # type: ignore[reportUnknownArgumentType]
-            found += _places(inner, (*at, index))
+            found += _paths(inner, (*at, index))
     return found
 
 
@@ -212,7 +212,7 @@ def corrupted_body(draw: st.DrawFn, dialect: str) -> bytes:
     body = deepcopy(VALID[dialect])
     odd = b"null"
     for _ in range(draw(st.integers(1, 2))):
-        *way, last = draw(st.sampled_from(_places(body)))
+        *way, last = draw(st.sampled_from(_paths(body)))
         holder = _at(body, way)
         match draw(st.sampled_from(["drop", "retype", "odd", "twice", "move"])):
             case "drop":
@@ -220,15 +220,15 @@ def corrupted_body(draw: st.DrawFn, dialect: str) -> bytes:
             case "retype":
                 holder[last] = draw(any_json)
             case "move":
-                elsewhere = draw(st.sampled_from(_places(VALID[dialect])))
+                elsewhere = draw(st.sampled_from(_paths(VALID[dialect])))
                 holder[last] = deepcopy(_at(VALID[dialect], elsewhere))
             case "twice" if isinstance(last, str):
                 odd = b'"first",' + json.dumps(last).encode() + b":" + _text(holder[last])
-                holder[last] = _PLACE
+                holder[last] = _MARKER
             case _:
                 odd = draw(st.sampled_from(_ODD))
-                holder[last] = _PLACE
-    return _text(body).replace(_text(_PLACE), odd)
+                holder[last] = _MARKER
+    return _text(body).replace(_text(_MARKER), odd)
 
 
 def _text(value: Any) -> bytes:

@@ -70,7 +70,7 @@ def together(chunks: Sequence[Chunk], size: int) -> list[Sequence[Chunk]]:
     return [chunks[at : at + size] for at in range(0, len(chunks), size)]
 
 
-class _Line:
+class _Transport:
     """A transport that returns a fixed answer to the clients."""
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class _Line:
         self.body, self.kind = body, kind
 
 
-LINE = _Line()
-OPENAI = openai.OpenAI(base_url="http://gateway/v1", api_key="k", http_client=LINE.http)
-ANTHROPIC = anthropic.Anthropic(base_url="http://gateway", api_key="k", http_client=LINE.http)
+TRANSPORT = _Transport()
+OPENAI = openai.OpenAI(base_url="http://gateway/v1", api_key="k", http_client=TRANSPORT.http)
+ANTHROPIC = anthropic.Anthropic(base_url="http://gateway", api_key="k", http_client=TRANSPORT.http)
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]
 
 
@@ -171,14 +171,14 @@ def test_every_transport_carries_the_same_content(
     size: int,
 ):
     request = dialect.read(json.dumps(VALID[dialect.name]).encode())
-    LINE.carry(dialect.write(request, answer), "application/json")
+    TRANSPORT.carry(dialect.write(request, answer), "application/json")
     content = whole()
-    LINE.carry(dialect.stream(request).whole(answer), "text/event-stream")
+    TRANSPORT.carry(dialect.stream(request).whole(answer), "text/event-stream")
     assert streamed() == content
     stream = dialect.stream(request)
     pieces = [stream.start()]
     pieces += [stream.chunks(some) for some in together(chunks_of(answer, cut=cut), size)]
-    LINE.carry(b"".join([*pieces, stream.end(answer)]), "text/event-stream")
+    TRANSPORT.carry(b"".join([*pieces, stream.end(answer)]), "text/event-stream")
     assert streamed() == content
 
 

@@ -44,9 +44,9 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(location, "file_system_type", kind)
 
 
-def new_ledger(run: Path, wanted: str | None, home: Path) -> Location:
+def new_ledger(run: Path, folder: str | None, home: Path) -> Location:
     """The ledger of a new run, as the run makes it."""
-    made = make(run, wanted, home)
+    made = make(run, folder, home)
     Journal.create(made.ledger).close()
     made.publish()
     return made

@@ -10,7 +10,7 @@ from plimsoll.trials.verdicts import Cause
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanted"),
+    ("changes", "admitted"),
     [
         ({"max_running": 100, "batch_groups": 3, "depth": 2}, 9),
         ({"max_running": 5, "batch_groups": 3, "depth": 2}, 5),
@@ -18,9 +18,9 @@ from plimsoll.trials.verdicts import Cause
         ({"batch_groups": 3, "depth": 0}, 3),
     ],
 )
-def test_admits_up_to_the_cap_and_the_depth(changes, wanted):
+def test_admits_up_to_the_cap_and_the_depth(changes, admitted):
     run = DrivenRun(**changes)
-    assert len(run.admit()) == wanted
+    assert len(run.admit()) == admitted
     assert run.admit() == []
     assert room(run.books, run.accounts.settings) == 0
 

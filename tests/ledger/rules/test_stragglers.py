@@ -25,9 +25,9 @@ def finish_others(run: DrivenRun) -> None:
     run.start_all()
     for group in list(run.books.groups.values()):
         if group.id != "0-0":
-            for place, member in enumerate(group.members):
+            for index, member in enumerate(group.members):
                 if not member.final:
-                    run.finish(group.ticket(place))
+                    run.finish(group.ticket(index))
 
 
 def make_due_again(run: DrivenRun) -> None:

@@ -175,8 +175,8 @@ async def test_canaries_run_between_trials_and_are_not_results(
         canaries=canaries,
     )
     await run.run()
-    places = [index for index, order in enumerate(workers.orders) if is_canary(order)]
-    assert places == [5, 11, 17, 23]
+    indices = [index for index, order in enumerate(workers.orders) if is_canary(order)]
+    assert indices == [5, 11, 17, 23]
     assert {(o.name, o.agent) for o in workers.orders if is_canary(o)} == {("b", "oracle")}
     assert (run.tally.trials, run.tally.mean_reward) == (20, 0.5)
     assert len(lines(tmp_path / "run/results.jsonl")) == 20

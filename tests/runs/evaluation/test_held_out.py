@@ -62,8 +62,8 @@ async def test_evaluations_before_between_and_after_steps_do_not_change_training
     assert (summary.heldout_before, summary.heldout_after) == (before.reward, after.reward)
     assert len(rows(run)) == 12
     assert len(held_out_rows(run)) == 12
-    told = {row.ticket for row in held_out_rows(run)}
-    assert {"eval-before-0/0.0", "eval-after-1/1.0"} <= told
+    tickets = {row.ticket for row in held_out_rows(run)}
+    assert {"eval-before-0/0.0", "eval-after-1/1.0"} <= tickets
     check_audit(run)
 
 

@@ -57,9 +57,9 @@ def from_formulas(
     rollouts: dict[str, list[Tensor]] = {}
     for sample in samples:
         model_logprobs = model(input_ids=torch.tensor(sample.ids)[None]).logits[0].log_softmax(-1)
-        at = [place for place in range(1, len(sample.ids)) if sample.mask[place]]
-        new = torch.stack([model_logprobs[place - 1, sample.ids[place]] for place in at])
-        behaviour = torch.tensor([sample.logprobs[place] for place in at])
+        at = [index for index in range(1, len(sample.ids)) if sample.mask[index]]
+        new = torch.stack([model_logprobs[index - 1, sample.ids[index]] for index in at])
+        behaviour = torch.tensor([sample.logprobs[index] for index in at])
         old = new.detach() if settings.correction == "truncated" else behaviour
         ratio = (new - old).exp()
         if settings.algorithm == "gspo":
@@ -71,9 +71,9 @@ def from_formulas(
             if settings.algorithm == "gspo":  # one weight for the whole sample, like the ratio
                 weight = weight.mean().expand(len(at))
             each = each * weight.exp().clamp(max=settings.correction_cap)
-        for place in range(len(at)):
-            before = model_logprobs[at[place] - 1]
-            each[place] += settings.entropy * (before.exp() * before).sum()
+        for index in range(len(at)):
+            before = model_logprobs[at[index] - 1]
+            each[index] += settings.entropy * (before.exp() * before).sum()
         rollouts.setdefault(sample.ticket, []).append(each)
     losses = [torch.cat(each) for each in rollouts.values()]
     if settings.averaging == "sequence":

@@ -83,7 +83,7 @@ def place_in_completions(values: Tensor, inputs: Inputs, samples: list[TrainingS
     rows: list[list[float]] = []
     for row, sample in zip(inputs.rows, samples, strict=True):
         remaining = iter(values[row.start : row.start + len(row.targets)].tolist())
-        rows.append([next(remaining) if wanted else 0.0 for wanted in sample.mask[PROMPT:]])
+        rows.append([next(remaining) if is_trained else 0.0 for is_trained in sample.mask[PROMPT:]])
     return padded(rows, torch.float32)
 
 

@@ -141,7 +141,7 @@ async def test_leaving_the_worker_cancels_its_trials_and_takes_the_last_report(
     assert await verdict == STOPPED
     assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
     # Of the closing of the environment: sandboxes that could not be removed.
-    assert worker.reports.warnings == ["its place was left"]
+    assert worker.reports.warnings == ["its environment was left"]
 
 
 async def test_reports_are_taken_while_trials_run(worker: InProcessWorker, tmp_path: Path):

@@ -186,14 +186,14 @@ async def retry_until_graded(supervisor: Supervisor, ticket: str) -> int:
 async def test_resources_and_labels_place_workers(mark: Mark, ray_part: None):
     with ray_cluster() as cluster:
         plain = cluster.add_node(num_cpus=2)
-        wanted = cluster.add_node(num_cpus=2, labels={"pool": "a"}, resources={"berth": 2})
+        chosen = cluster.add_node(num_cpus=2, labels={"pool": "a"}, resources={"berth": 2})
         ray_options = RayOptions(
             address=cluster.address, resources={"berth": 1}, labels={"pool": "a"}
         )
         async with Supervisor(RayEngine(ray_options), spec(), number=2) as supervisor:
             await until(lambda: supervisor.free == 4, 60)
             raylets = {await ask(supervisor, f"t{n}", "variable RAY_RAYLET_PID") for n in range(2)}
-            assert raylets == {str(raylet(wanted))} != {str(raylet(plain))}
+            assert raylets == {str(raylet(chosen))} != {str(raylet(plain))}
 
 
 def raylet(node: Any) -> int:
@@ -250,12 +250,12 @@ import asyncio, signal, sys
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
 
 async def main():
-    told = asyncio.Event()
+    terminated = asyncio.Event()
     loop = asyncio.get_running_loop()
-    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(told.set))
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(terminated.set))
     async with RayEngine(RayOptions(address=sys.argv[1])):
         print("on it", flush=True)
-        await told.wait()
+        await terminated.wait()
         await asyncio.sleep(4)
 
 asyncio.run(main())

@@ -83,15 +83,15 @@ class Setting:
         return RunDirectory(self.directory).stored(result.trajectory)
 
     @asynccontextmanager
-    async def place(self, **tables: dict[str, object]) -> AsyncIterator[TrialEnvironment]:
+    async def environment(self, **tables: dict[str, object]) -> AsyncIterator[TrialEnvironment]:
         config = Config.model_validate({**self.config.model_dump(mode="json"), **tables})
         options = EnvironmentOptions(
             config=msgspec.Raw(config.model_dump_json().encode()),
             directory=str(self.directory),
             stored_as="night-1",
         )
-        async with trial_environment(options) as place:
-            yield place
+        async with trial_environment(options) as environment:
+            yield environment
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def no_collections() -> Iterator[None]:
         gc.enable()
 
 
-def check_released(place: TrialEnvironment) -> None:
-    assert set(place.counts().values()) == {0}, place.counts()
+def check_released(environment: TrialEnvironment) -> None:
+    assert set(environment.counts().values()) == {0}, environment.counts()
     left = [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, HELD)]
     assert left == []
 
@@ -125,10 +125,10 @@ def check_stored(setting: Setting, result: Result, path: str) -> Trajectory:
 
 
 async def test_a_graded_rollout_leaves_only_its_trajectory(setting: Setting):
-    async with setting.place() as place:
+    async with setting.environment() as environment:
         with no_collections():
-            result = await place.run(setting.order())
-            check_released(place)
+            result = await environment.run(setting.order())
+            check_released(environment)
     assert result.verdict == Graded(1.0, result.verdict.ending, {"reward": 1.0})
     check_stored(setting, result, "trajectories/g_0.jsonl.zst")
     assert (Path(setting.order().folder) / "trajectory.jsonl.zst").exists(), "`show` reads it here"
@@ -138,8 +138,8 @@ async def test_a_graded_rollout_leaves_only_its_trajectory(setting: Setting):
 @pytest.mark.parametrize("storage", ["own", "memory"])
 async def test_a_repeated_ticket_has_its_own_files(setting: Setting, storage: str):
     url = None if storage == "own" else f"memory://{setting.directory}"
-    async with setting.place(storage={"trajectories": url}) as place:
-        first, second = [await place.run(setting.order()) for _ in range(2)]
+    async with setting.environment(storage={"trajectories": url}) as environment:
+        first, second = [await environment.run(setting.order()) for _ in range(2)]
     assert (first.folder, second.folder) == ("", f"{setting.order().folder}~2")
     assert Path(first.trajectory).name == "g_0.jsonl.zst"
     assert Path(second.trajectory).name == "g_0~2.jsonl.zst"
@@ -152,10 +152,10 @@ async def test_a_repeated_ticket_has_its_own_files(setting: Setting, storage: st
 
 
 async def test_segments_have_the_number_of_tokens_of_each_version(setting: Setting):
-    async with setting.place() as place:
-        first = await place.run(setting.order("g/0"))
-        place.set_version(Version(1, 5))
-        second = await place.run(setting.order("g/1"))
+    async with setting.environment() as environment:
+        first = await environment.run(setting.order("g/0"))
+        environment.set_version(Version(1, 5))
+        second = await environment.run(setting.order("g/1"))
     exchanges = read_stored(setting.stored(first)).exchanges
     tokens = sum(exchange.answer_tokens or 0 for exchange in exchanges)
     assert tokens > 0
@@ -165,10 +165,10 @@ async def test_segments_have_the_number_of_tokens_of_each_version(setting: Setti
 
 async def test_a_failed_rollout_leaves_nothing(setting: Setting):
     (setting.task / "tests" / "test.sh").write_text("exit 1\n")
-    async with setting.place() as place:
+    async with setting.environment() as environment:
         with no_collections():
-            result = await place.run(setting.order())
-            check_released(place)
+            result = await environment.run(setting.order())
+            check_released(environment)
     assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.GRADER
 
 
@@ -176,43 +176,43 @@ async def test_a_cancelled_rollout_leaves_nothing(tmp_path: Path, home: Path):
     seconds = long_time()
     setting = Setting(tmp_path, home, command=f"sleep {seconds}")
     messages: list[FromWorker] = []
-    async with setting.place() as place:
-        tickets = RunningTickets(place, Load(), messages.append)
+    async with setting.environment() as environment:
+        tickets = RunningTickets(environment, Load(), messages.append)
         with no_collections():
             tickets.take(setting.order())
             await until(lambda: processes_with(seconds))
-            assert place.counts()["sandboxes"] == place.counts()["sessions"] == 1
+            assert environment.counts()["sandboxes"] == environment.counts()["sessions"] == 1
             tickets.cancel("g/0", Void(Cause.CANCELLED, "too old"))
             await tickets.wait_empty()
-            check_released(place)
+            check_released(environment)
         assert not processes_with(seconds)
     assert isinstance(messages[-1], Finished)
     assert messages[-1].result.verdict == Void(Cause.CANCELLED, "too old")
 
 
 async def test_a_task_that_cannot_be_loaded_is_a_void_trial(setting: Setting):
-    async with setting.place() as place:
-        result = await place.run(setting.order(task=str(setting.task.parent / "none")))
-        check_released(place)
+    async with setting.environment() as environment:
+        result = await environment.run(setting.order(task=str(setting.task.parent / "none")))
+        check_released(environment)
     assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.TASK
 
 
 async def test_concurrent_rollouts_are_counted_and_leave_nothing(setting: Setting):
-    async with setting.place() as place:
-        running = [asyncio.create_task(place.run(setting.order(f"g/{n}"))) for n in range(4)]
+    async with setting.environment() as environment:
+        running = [asyncio.create_task(environment.run(setting.order(f"g/{n}"))) for n in range(4)]
         await asyncio.sleep(0)
-        assert place.counts()["trials"] == 4
+        assert environment.counts()["trials"] == 4
         results = await asyncio.gather(*running)
         running.clear()
-        check_released(place)
+        check_released(environment)
     assert {Path(result.trajectory).name for result in results} == {
         f"g_{n}.jsonl.zst" for n in range(4)
     }
 
 
 async def test_an_order_may_name_another_agent(setting: Setting):
-    async with setting.place() as place:
-        result = await place.run(setting.order(agent="oracle", name="tasks/touch"))
+    async with setting.environment() as environment:
+        result = await environment.run(setting.order(agent="oracle", name="tasks/touch"))
     assert isinstance(result.verdict, Graded) and result.verdict.reward == 1
     assert (result.trajectory, result.segments) == ("", ())
     verdict = msgspec.json.decode((Path(setting.order().folder) / "verdict.json").read_bytes())
@@ -220,17 +220,19 @@ async def test_an_order_may_name_another_agent(setting: Setting):
 
 
 async def test_trajectories_are_only_in_the_configured_storage(setting: Setting):
-    async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
-        result = await place.run(setting.order())
+    async with setting.environment(
+        storage={"trajectories": "memory://bucket/night"}
+    ) as environment:
+        result = await environment.run(setting.order())
     check_stored(setting, result, "memory://bucket/night/night-1/trajectories/g_0.jsonl.zst")
     assert not list(setting.directory.rglob("*.zst*"))
 
 
 async def test_a_trial_without_a_stored_trajectory_is_void(setting: Setting):
     (setting.directory / "trajectories").write_text("in the way")
-    async with setting.place() as place:
-        result = await place.run(setting.order())
-        check_released(place)
+    async with setting.environment() as environment:
+        result = await environment.run(setting.order())
+        check_released(environment)
     assert isinstance(result.verdict, Void) and "cannot be stored" in result.verdict.reason
     assert result.trajectory == ""
 
@@ -242,25 +244,27 @@ async def test_unresponsive_storage_voids_the_trial_and_delays_no_other(
     monkeypatch.setattr(MemoryFileSystem, "put_file", lambda *_, **__: answers.wait())
     monkeypatch.setattr(trajectory_store, "_SECONDS", 0.5)
     try:
-        async with setting.place(storage={"trajectories": "memory://bucket/night"}) as place:
+        async with setting.environment(
+            storage={"trajectories": "memory://bucket/night"}
+        ) as environment:
             # Fewer threads than hung uploads: a shared pool would be exhausted.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
             for number in range(3):
-                result = await place.run(setting.order(f"g/{number}"))
+                result = await environment.run(setting.order(f"g/{number}"))
                 assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.SANDBOX
                 assert result.verdict.reason.endswith("night-1: not finished within 0.5 s")
                 assert result.trajectory == ""
-            assert place.counts()["trajectories"] == 0
+            assert environment.counts()["trajectories"] == 0
     finally:
         answers.set()
 
 
 async def test_an_unreachable_policy_fails_the_start_of_the_environment(setting: Setting):
     with pytest.raises(PolicyError):
-        async with setting.place(policy={"urls": ["http://127.0.0.1:1/v1"]}):
+        async with setting.environment(policy={"urls": ["http://127.0.0.1:1/v1"]}):
             pass
     with pytest.raises(UsageError, match=r"storage\.trajectories"):
-        async with setting.place(storage={"trajectories": "no-such-scheme://x"}):
+        async with setting.environment(storage={"trajectories": "no-such-scheme://x"}):
             pass
 
 
@@ -271,8 +275,8 @@ async def test_scoring_in_a_task_can_read_the_trajectories_of_the_group(setting:
         await asyncio.sleep(0.01)
         return len(loan.trajectory.exchanges)
 
-    async with setting.place() as place:
-        results = [await place.run(setting.order(f"g/{n}")) for n in range(2)]
+    async with setting.environment() as environment:
+        results = [await environment.run(setting.order(f"g/{n}")) for n in range(2)]
         with no_collections():
             loans: list[Loan] = []
             with GroupHolding() as group:
@@ -286,4 +290,4 @@ async def test_scoring_in_a_task_can_read_the_trajectories_of_the_group(setting:
             with pytest.raises(TrajectoryError, match="has left memory"):
                 await child(loans[0])
             del group, loans, found, tasks
-            check_released(place)
+            check_released(environment)

@@ -151,7 +151,7 @@ async def test_a_worker_without_any_message_ends_with_its_run():
         assert await client.ended(within=LONG) == "exit 3"
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its place"])
+@pytest.mark.parametrize("busy", [False, True], ids=["at work", "making its environment"])
 def test_killing_the_controller_ends_its_worker(tmp_path: Path, busy: bool):
     """The controller is another process, so that it can be killed."""
     maker = "marking_environment:slow_to_make" if busy else "marking_environment:marking"

@@ -18,15 +18,15 @@ CONFIG = PolicyConfig(urls=("http://config/v1",), model="theirs", turns=7, token
 
 
 def test_the_command_line_takes_precedence_over_the_config():
-    wanted = policy_for(SHELL, CONFIG, ("http://mine/v1",), "mine", 3)
-    assert wanted is not None
-    assert (wanted.urls, wanted.model, wanted.limits.turns) == (("http://mine/v1",), "mine", 3)
+    policy = policy_for(SHELL, CONFIG, ("http://mine/v1",), "mine", 3)
+    assert policy is not None
+    assert (policy.urls, policy.model, policy.limits.turns) == (("http://mine/v1",), "mine", 3)
 
 
 def test_the_config_provides_omitted_options():
-    wanted = policy_for(SHELL, CONFIG, (), None, None)
+    policy = policy_for(SHELL, CONFIG, (), None, None)
     limits = Limits(turns=7, tokens=100, concurrent=16, body_bytes=1 << 20)
-    assert wanted == PolicySpec(("http://config/v1",), "theirs", limits)
+    assert policy == PolicySpec(("http://config/v1",), "theirs", limits)
 
 
 def test_an_agent_without_requests_rejects_a_policy_option_but_not_a_configured_policy():
@@ -63,8 +63,8 @@ def test_a_survey_of_a_script_reads_it(tmp_path: Path):
 async def test_a_service_runs_a_gateway_while_it_is_entered(tmp_path: Path):
     script = tmp_path / "says.toml"
     script.write_text("otherwise = 'Hi.'\n")
-    wanted = PolicySpec((f"scripted:{script}",), None, Limits(turns=1))
-    async with PolicyService(wanted, tmp_path / "blobs") as service:
+    policy = PolicySpec((f"scripted:{script}",), None, Limits(turns=1))
+    async with PolicyService(policy, tmp_path / "blobs") as service:
         policy = service.policy
         assert (policy.model, policy.limits.turns) == ("scripted", 1)
         session = await policy.gateway.open(tmp_path / "s", blobs=policy.blobs)

@@ -27,8 +27,8 @@ TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 class Worker:
     """An environment with real sandboxes, to which a test gives orders."""
 
-    def __init__(self, place: TrialEnvironment, folder: Path) -> None:
-        self.place = place
+    def __init__(self, environment: TrialEnvironment, folder: Path) -> None:
+        self.environment = environment
         self.meter = Meter()
         self._folder = folder
         self._given = 0
@@ -37,7 +37,9 @@ class Worker:
         return Kind(str(self._folder / "tasks" / name), name)
 
     def expect(self, **coming: int) -> None:
-        self.place.expect([self.kind(name) for name, count in coming.items() for _ in range(count)])
+        self.environment.expect(
+            [self.kind(name) for name, count in coming.items() for _ in range(count)]
+        )
 
     async def series(self, name: str, count: int) -> None:
         """Run one order after another, and announce the next during each."""
@@ -50,7 +52,7 @@ class Worker:
     async def run(self, name: str) -> None:
         self._given += 1
         kind, ticket = self.kind(name), f"g/{self._given}"
-        result = await self.place.run(
+        result = await self.environment.run(
             Order(
                 ticket=ticket,
                 task=kind.task,
@@ -60,7 +62,7 @@ class Worker:
             )
         )
         assert isinstance(result.verdict, Graded), result
-        if (report := self.place.take_report()) is not None:
+        if (report := self.environment.take_report()) is not None:
             self.meter.add(report.sandboxes)
 
     @property
@@ -97,8 +99,8 @@ async def worker(folder: Path, reuse: str, *, concurrency: int = 1) -> AsyncIter
     (folder / "run").mkdir()
     dumped = msgspec.Raw(config.model_dump_json().encode())
     options = EnvironmentOptions(config=dumped, directory=str(folder / "run"))
-    async with trial_environment(options) as place:
-        yield Worker(place, folder)
+    async with trial_environment(options) as environment:
+        yield Worker(environment, folder)
 
 
 async def test_announced_orders_get_prewarmed_sandboxes(world: FaultyBackend, tmp_path: Path):
@@ -202,15 +204,15 @@ async def test_prewarmed_sandboxes_count_as_alive(world: FaultyBackend, tmp_path
     async with worker(tmp_path, "fresh", concurrency=2) as at_work:
         await at_work.run("a")
         at_work.expect(a=2)
-        await until(lambda: at_work.place.counts()["sandboxes"] == 2)
+        await until(lambda: at_work.environment.counts()["sandboxes"] == 2)
 
 
 async def test_each_sandbox_warning_is_reported_once(
     world: FaultyBackend, tmp_path: Path, backend: Backend
 ):
     async with worker(tmp_path, "fresh") as at_work:
-        at_work.place.take_report()
+        at_work.environment.take_report()
         backend.warn("no limit on storage")  # type: ignore[attr-defined]
-        report = at_work.place.take_report()
+        report = at_work.environment.take_report()
         assert report is not None and report.warnings == ("no limit on storage",)
-        assert at_work.place.take_report() is None
+        assert at_work.environment.take_report() is None
