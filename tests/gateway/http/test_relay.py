@@ -69,8 +69,10 @@ class RelayingSocket:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.over = 0
+        self.readers: list[asyncio.StreamReader] = []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.readers.append(reader)
         try:
             await self._gateway.connect(reader, writer)
         finally:
@@ -104,6 +106,21 @@ async def test_a_relay_passes_a_disconnect_on(served: ServedSession, stepped: St
         writer.transport.abort()
         await eventually(lambda: step.cancelled)
         await eventually(lambda: relaying.over == 1)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, OSError])
+async def test_a_lost_connection_of_a_relay_cancels_its_request(
+    served: ServedSession, stepped: Stepped, monkeypatch, error: type[OSError]
+):
+    monkeypatch.setattr(gateway_module, "PING_SECONDS", 3600.0)  # no ping notices it
+    async with RelayingSocket(served.gateway) as relaying:
+        _, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
+        writer.write(_post(served, stream=True))
+        step = await stepped.call()
+        relaying.readers[0].set_exception(error())
+        await eventually(lambda: step.cancelled)
+        await eventually(lambda: relaying.over == 1)
+        writer.transport.abort()
 
 
 async def test_a_relay_applies_backpressure(served: ServedSession, stepped: Stepped):

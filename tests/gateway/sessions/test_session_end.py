@@ -46,6 +46,30 @@ async def _count(served: ServedSession) -> int:
         return reply.status
 
 
+async def test_a_call_that_times_out_at_the_same_time_does_not_break_the_end(
+    served: ServedSession, stepped: Stepped, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session_module, "COUNT_SECONDS", 0.01)
+    expired, leave = asyncio.Event(), asyncio.Event()
+
+    async def count(*_: object) -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            expired.set()
+            await leave.wait()  # a call may take a moment to stop
+        return 0
+
+    monkeypatch.setattr(stepped, "count", count)
+    counting = asyncio.create_task(_count(served))
+    await expired.wait()
+    ending = asyncio.create_task(served.session.end())
+    await eventually(lambda: served.session.handlers._closing)
+    leave.set()
+    assert await counting == 401
+    assert read_trajectory(await ending).complete
+
+
 async def test_a_client_that_still_sends_its_body_is_answered(served: ServedSession):
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": ')

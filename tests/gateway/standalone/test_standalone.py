@@ -6,6 +6,7 @@ import json
 import re
 import resource
 import time
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway_parts import HELLO, Stepped, eventually
 
 from plimsoll.core.versions import Version
 from plimsoll.gateway.http.server import Listen
+from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.standalone import session_records
 from plimsoll.gateway.standalone import standalone as standalone_module
 from plimsoll.gateway.standalone.standalone import StandaloneGateway
@@ -266,6 +268,17 @@ async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
         assert (status, answer["ended"], answer["closed"]) == (200, True, True)
         assert answer["trajectory"] == opened["trajectory"]
         assert read_trajectory(Path(answer["trajectory"])).opened.session == opened["id"]
+
+
+async def test_an_ended_session_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(standalone_module, "SWEEP_SECONDS", 0.02)
+    upstream = Gate(ScriptedPolicy(lambda _: "fine"))
+    async with StandaloneGateway(
+        upstream, tmp_path, listen=Listen(), idle_seconds=0.1
+    ) as standalone:
+        session = weakref.ref(await standalone._open(Limits(), {}, None))
+        await eventually(lambda: len(standalone.gateway.sessions) == 0)
+        await eventually(lambda: session() is None, 5)
 
 
 async def test_only_the_latest_ended_sessions_are_remembered(admin: AdminClient, monkeypatch):

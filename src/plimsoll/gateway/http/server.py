@@ -57,7 +57,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-    except ConnectionError:
+    except OSError:  # a lost connection: not each is a ConnectionError, for example ETIMEDOUT
         writer.transport.abort()
 
 

@@ -1,4 +1,5 @@
-"""The HTTP handlers of a session: their number, the bytes of the bodies they read, and their end.
+"""The HTTP handlers of a session: limits their number and the bytes of the bodies that they read,
+and ends them with the session.
 
 A client can open many connections and stop in the middle of a body on each of them. So the bytes of
 all unfinished bodies of a session have a limit, besides the limit on each.
@@ -128,7 +129,8 @@ class Handlers:
         self._closing = True
         now = asyncio.get_running_loop().time()
         for timeout in self._timeouts:
-            timeout.reschedule(now)
+            if not timeout.expired():  # an expired one is about to wake its handler
+                timeout.reschedule(now)
         if not self._handlers:
             return
         self._empty = asyncio.get_running_loop().create_future()

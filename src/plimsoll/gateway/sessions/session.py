@@ -362,7 +362,8 @@ class Session:
         self._on_outcome(pending, outcome, kind)
 
     def _note_refusal(self, pending: PendingRequest, refusal: Refusal, kind: str) -> None:
-        """Note the refusal of a request."""
+        """Record the refusal of a request as a failure of the policy, as silence of the policy, or
+        as a refusal by its server."""
         if kind in FAILURE_OUTCOMES:
             self._failures.add(refusal.message, pending.started)
         elif kind == "cancelled" and self.clock.is_stopped:

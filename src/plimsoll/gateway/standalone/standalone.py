@@ -133,14 +133,17 @@ class StandaloneGateway:
         """End sessions that are out of time or idle for too long."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = time.monotonic()
-            for session in self.gateway.sessions:
-                is_idle = session.in_flight == 0 and now - session.last_used > self._idle_seconds
-                if is_idle or session.out_of_time:
-                    try:
-                        await session.end()
-                    except PlimsollError as error:
-                        log.error("session %s could not be closed: %s", session.id, error)
+            await self._sweep_sessions(time.monotonic())
+
+    async def _sweep_sessions(self, now: float) -> None:
+        # A separate function, because a loop variable above would keep the last session alive.
+        for session in self.gateway.sessions:
+            is_idle = session.in_flight == 0 and now - session.last_used > self._idle_seconds
+            if is_idle or session.out_of_time:
+                try:
+                    await session.end()
+                except PlimsollError as error:
+                    log.error("session %s could not be closed: %s", session.id, error)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
