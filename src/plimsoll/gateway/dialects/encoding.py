@@ -95,10 +95,10 @@ def decode(raw: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T], where: st
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        nonempty, _, path = str(error).partition(" - at `")
+        reason, _, path = str(error).partition(" - at `")
         # msgspec writes `$[3].role`, or `key in $` for the top level.
         location = (where + path.rstrip("`").rpartition("$")[2]).lstrip(".")
-        problem = f"{location or 'the body'}: {nonempty}"
+        problem = f"{location or 'the body'}: {reason}"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         location, problem = where, f"{where or 'the body'} is not valid JSON: {error}"
     except RecursionError:
@@ -313,7 +313,7 @@ def _check_keys(part: _ChatPart, where: str) -> None:
         raise Refusal("unsupported", message, param=f"{where}.type")
     for name in _MEDIA:
         if name != part.type and getattr(part, name) not in (None, _NULL):
-            message = f"{where}: a part of type `{part.type}` has no {name}"
+            message = f"{where}: a part of type `{part.type}` must not have {name}"
             raise Refusal("bad_request", message, param=f"{where}.{name}")
 
 

@@ -173,6 +173,13 @@ def test_opaque_parts_are_forwarded_unchanged():
     assert sent(calls("c"), output)[-1] == {"role": "user", "content": [audio]}
 
 
+@pytest.mark.parametrize("other", ["text", None, [1, 2, 3]])
+def test_another_field_of_an_item_is_not_read_as_its_parts(other: Any):
+    audio = {"type": "input_audio", "input_audio": {"data": "abc", "format": "wav"}}
+    output = {"type": "function_call_output", "call_id": "c", "output": [audio], "content": other}
+    assert sent(calls("c"), output)[-1] == {"role": "user", "content": [audio]}
+
+
 def test_the_type_of_an_item_is_found_in_any_position():
     items = [message_item("user", "a"), calls("c"), {"call_id": "c", "output": "b"}]
     items[2]["type"] = "function_call_output"

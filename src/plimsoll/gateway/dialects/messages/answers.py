@@ -298,6 +298,6 @@ class MessagesStream:
         return _PING
 
     def _take_events(self) -> bytes:
-        count = b"".join(self._events)
+        events = b"".join(self._events)
         self._events.clear()
-        return count
+        return events

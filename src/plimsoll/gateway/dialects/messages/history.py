@@ -223,14 +223,14 @@ def _user_messages(blocks: list[Block], calls: frozenset[str]) -> list[Message]:
             continue
         text, images = _result(block)
         if block.tool_use_id in calls:
-            said = (Text(text),) if text else ()
-            results.append(Message("tool", said, call_id=block.tool_use_id))
+            content = (Text(text),) if text else ()
+            results.append(Message("tool", content, call_id=block.tool_use_id))
         else:
             # Servers reject a result without its call, which compaction may have removed.
             parts.append(Text(f"[result of the call {block.tool_use_id}]\n{text}"))
         parts += images
-    said = joined(parts, "\n")
-    return [*results, Message("user", said)] if said or not results else results
+    merged = joined(parts, "\n")
+    return [*results, Message("user", merged)] if merged or not results else results
 
 
 def _result(block: ToolResult) -> tuple[str, list[Part]]:

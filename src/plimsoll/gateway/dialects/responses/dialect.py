@@ -90,26 +90,26 @@ class ResponsesDialect:
     name = "responses"
 
     def read(self, body: bytes, _: BodyPrefix | None = None, /) -> Request:
-        given = {name: raw for name, raw in read_object(body).items() if bytes(raw) != _NULL}
-        _refuse(given)
+        fields = {name: raw for name, raw in read_object(body).items() if bytes(raw) != _NULL}
+        _refuse(fields)
         for name in ("model", "input"):
-            if name not in given:
+            if name not in fields:
                 raise Refusal("bad_request", f"{name} is missing", param=name)
-        conversation = read_input(given.pop("input"), _text(given, "instructions"))
+        conversation = read_input(fields.pop("input"), _text(fields, "instructions"))
         parsed, messages = history(conversation.messages())
-        lists = [ToolList("tools", given.pop("tools"))] if "tools" in given else []
+        lists = [ToolList("tools", fields.pop("tools"))] if "tools" in fields else []
         tools, agent_tools = read_tools(lists + conversation.tools)
-        include = decode(given["include"], _INCLUDE, "include") if "include" in given else []
+        include = decode(fields["include"], _INCLUDE, "include") if "include" in fields else []
         request = ResponsesRequest(
-            model=_text(given, "model"),
-            stream="stream" in given and decode(given.pop("stream"), _FLAG, "stream"),
+            model=_text(fields, "model"),
+            stream="stream" in fields and decode(fields.pop("stream"), _FLAG, "stream"),
             history=parsed,
             messages=messages,
             tools=tools,
             agent_tools=agent_tools,
             encrypted="reasoning.encrypted_content" in include,
         )
-        _set(request, given)
+        _set(request, fields)
         return request
 
     def write(self, request: Request, answer: Answer) -> bytes:
@@ -123,45 +123,45 @@ class ResponsesDialect:
         return openai_error(refusal)
 
 
-def _refuse(given: dict[str, msgspec.Raw]) -> None:
+def _refuse(fields: dict[str, msgspec.Raw]) -> None:
     for name, why in _STORED.items():
-        if name in given:
+        if name in fields:
             raise Refusal("unsupported", f"{name}: {why}", param=name)
-    if "background" in given and decode(given.pop("background"), _FLAG, "background"):
-        said = "background: a request is answered while its connection is open; send false"
-        raise Refusal("unsupported", said, param="background")
-    for name in sorted(_OF_CHAT & given.keys()):
+    if "background" in fields and decode(fields.pop("background"), _FLAG, "background"):
+        message = "background: a request is answered while its connection is open; send false"
+        raise Refusal("unsupported", message, param="background")
+    for name in sorted(_OF_CHAT & fields.keys()):
         raise Refusal("bad_request", f"{name} is not a field of Responses", param=name)
 
 
-def _text(given: dict[str, msgspec.Raw], name: str) -> str:
-    return decode(given.pop(name), _TEXT, name) if name in given else ""
+def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
+    return decode(fields.pop(name), _TEXT, name) if name in fields else ""
 
 
-def _set(request: ResponsesRequest, given: dict[str, msgspec.Raw]) -> None:
+def _set(request: ResponsesRequest, fields: dict[str, msgspec.Raw]) -> None:
     """Set the fields for the upstream, and those that the answer repeats."""
     echoed, settings = request.echoed, request.settings
-    if "metadata" in given:
-        echoed["metadata"] = decode(given["metadata"], _METADATA, "metadata")
+    if "metadata" in fields:
+        echoed["metadata"] = decode(fields["metadata"], _METADATA, "metadata")
     for name in ("temperature", "top_p"):
-        if name in given:
-            echoed[name] = decode(given[name], _NUMBER, name)
-    if "max_output_tokens" in given:
-        limit = given.pop("max_output_tokens")
+        if name in fields:
+            echoed[name] = decode(fields[name], _NUMBER, name)
+    if "max_output_tokens" in fields:
+        limit = fields.pop("max_output_tokens")
         echoed["max_output_tokens"] = decode(limit, _COUNT, "max_output_tokens")
         settings["max_tokens"] = limit
-    _set_tools(request, given)
-    if "reasoning" in given:
-        effort = decode(given.pop("reasoning"), _REASONING, "reasoning").effort
+    _set_tools(request, fields)
+    if "reasoning" in fields:
+        effort = decode(fields.pop("reasoning"), _REASONING, "reasoning").effort
         if effort in _EFFORTS:
             settings["reasoning_effort"] = _raw(effort)
-    if "text" in given and (format := decode(given.pop("text"), _SHAPE, "text").format):
+    if "text" in fields and (format := decode(fields.pop("text"), _SHAPE, "text").format):
         _set_format(settings, format)
-    settings.update((name, raw) for name, raw in given.items() if name not in _IGNORED)
+    settings.update((name, raw) for name, raw in fields.items() if name not in _IGNORED)
 
 
-def _set_tools(request: ResponsesRequest, given: dict[str, msgspec.Raw]) -> None:
-    parallel, choice = given.pop("parallel_tool_calls", None), given.pop("tool_choice", None)
+def _set_tools(request: ResponsesRequest, fields: dict[str, msgspec.Raw]) -> None:
+    parallel, choice = fields.pop("parallel_tool_calls", None), fields.pop("tool_choice", None)
     if parallel is not None:
         request.echoed["parallel_tool_calls"] = decode(parallel, _FLAG, "parallel_tool_calls")
     chosen = None if choice is None else read_choice(choice, request.agent_tools)

@@ -72,16 +72,12 @@ class _Tools(msgspec.Struct):
     tools: msgspec.Raw
 
 
-class _RawContent(msgspec.Struct):
-    content: list[msgspec.Raw] = []
-    output: list[msgspec.Raw] = []
-
-
 _INPUT: msgspec.json.Decoder[str | list[msgspec.Raw]] = msgspec.json.Decoder(
     str | list[msgspec.Raw]
 )
 _NO_PART = msgspec.Raw()
-_RAW_CONTENT = msgspec.json.Decoder(_RawContent)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_PARTS = msgspec.json.Decoder(list[msgspec.Raw])
 # Most clients write the type first, so that no parsing is needed.
 _TYPE_FIRST = re.compile(rb'\{"type": ?"(\w+)"')
 _KIND = msgspec.json.Decoder(_Kind)
@@ -146,8 +142,8 @@ class Conversation:
         if self._answer is not None:
             self._close()
         text, following = split_result(parts)
-        problem = (Text(text),) if text else ()
-        self._messages.append(Message(role="tool", parts=problem, call_id=call_id))
+        content = (Text(text),) if text else ()
+        self._messages.append(Message(role="tool", parts=content, call_id=call_id))
         self._following += following
 
     def add_instruction(self, parts: tuple[Part, ...]) -> None:
@@ -207,7 +203,7 @@ def _unknown(kind: str, where: str) -> Refusal:
 
 def _read_message(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _MESSAGE, where)
-    parts = _read_content(item.content, raw, f"{where}.content")
+    parts = _read_content(item.content, raw, "content", where)
     match item.role:
         case "assistant":
             answer = conversation.answer(item.id)
@@ -256,7 +252,7 @@ def _read_shell_call(conversation: Conversation, raw: msgspec.Raw, where: str) -
 
 def _read_output(conversation: Conversation, raw: msgspec.Raw, where: str) -> None:
     item = decode(raw, _OUTPUT, where)
-    parts = _read_content(item.output, raw, f"{where}.output")
+    parts = _read_content(item.output, raw, "output", where)
     # Outputs of the local shell name their call by their own id.
     conversation.add_result(item.call_id or item.id or "", parts)
 
@@ -279,24 +275,23 @@ _READERS: dict[str, Callable[[Conversation, msgspec.Raw, str], None]] = {
 }
 
 
-def _read_content(content: _Content, item: msgspec.Raw, where: str) -> tuple[Part, ...]:
+def _read_content(
+    content: _Content, item: msgspec.Raw, field: Literal["content", "output"], where: str
+) -> tuple[Part, ...]:
+    """The parts of `content`, which is this field of the item."""
     if isinstance(content, str):
         return (Text(content),) if content else ()
+    where = f"{where}.{field}"
     check_count(len(content), MAX_PARTS, where)
-    passed_on = any(part.type == "input_audio" for part in content)
-    raws = _raw_parts(item) if passed_on else [_NO_PART] * len(content)
+    raws = [_NO_PART] * len(content)
+    if any(part.type == "input_audio" for part in content):
+        raws = _RAW_PARTS.decode(_FIELDS.decode(item)[field])  # once for all parts
     return tuple(
         [
             _read_part(part, raw, f"{where}[{index}]")
             for index, (part, raw) in enumerate(zip(content, raws, strict=True))
         ]
     )
-
-
-def _raw_parts(item: msgspec.Raw) -> list[msgspec.Raw]:
-    """The raw parts of an item, decoded once for all parts."""
-    whole = _RAW_CONTENT.decode(item)
-    return whole.content or whole.output
 
 
 def _read_part(part: _Part, raw: msgspec.Raw, where: str) -> Part:

@@ -114,8 +114,8 @@ class ResponsesStream:
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error_object(refusal)
         # The code of an invalid request: clients retry after unknown codes.
-        said: Item = {"code": error["code"] or "invalid_prompt", "message": error["message"]}
-        return self.start() + self._event("response.failed", response=self._frame.failed(said))
+        failure: Item = {"code": error["code"] or "invalid_prompt", "message": error["message"]}
+        return self.start() + self._event("response.failed", response=self._frame.failed(failure))
 
     def _event(self, type: str, **fields: object) -> bytes:
         data: Item = {"type": type, "sequence_number": self._number, **fields}
