@@ -12,7 +12,7 @@ from plimsoll.gateway.chat_server.server import listen
 from plimsoll.gateway.completions import Refusal, Request
 from plimsoll.gateway.upstreams import openai_server
 from plimsoll.gateway.upstreams.capabilities import SupportedFields
-from plimsoll.gateway.upstreams.failures import UpstreamFailure
+from plimsoll.gateway.upstreams.failures import UpstreamFailure, failure_from_status
 from plimsoll.gateway.upstreams.openai_server import (
     OpenAIServer,
     Timeouts,
@@ -111,6 +111,17 @@ async def test_each_fault_of_a_server_has_its_refusal(fault, kind, stream):
         assert server.url in refusal.message or fault == 422
         # Server and client work on normally.
         assert (await policy.answer(ask(), CALL)).message.text == SAYS
+
+
+@pytest.mark.parametrize(("status", "advice"), [(401, "Check the key"), (404, "Check its URL")])
+def test_a_long_error_page_does_not_cut_off_the_advice(status: int, advice: str):
+    page = b"<html>" + b"x" * 10_000 + b"</html>"
+    assert advice in failure_from_status("http://host/v1", status, page).message
+
+
+def test_an_error_that_is_not_utf8_is_reported():
+    failure = failure_from_status("http://host/v1", 500, b'{"detail": "caf\xe9"}')
+    assert failure.kind == "upstream" and "caf" in failure.message
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, "upstream"), (503, "busy")])

@@ -132,7 +132,7 @@ def suggested_changes(capabilities: Capabilities) -> list[str]:
         )
     if not (capabilities.token_ids and capabilities.prompt_ids):
         changes.append(
-            "vLLM 0.10.2 or newer returns token ids (return_token_ids); so does SGLang's newest"
+            "vLLM 0.10.2 or newer returns token ids (return_token_ids); so does the newest SGLang"
         )
     if not capabilities.logprobs:
         changes.append("serve with log probabilities: vLLM --max-logprobs 1 or more")

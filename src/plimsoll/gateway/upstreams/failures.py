@@ -42,7 +42,10 @@ TOO_LONG_PHRASES = (
 is too long. There is no common error code.
 """
 
-MAX_MESSAGE_CHARS = 2000
+MAX_SERVER_CHARS = 1_500
+"""The limit on a server's message, in characters. It is below the limit of a refusal, so that the
+advice after it is not cut off.
+"""
 
 
 class UpstreamFailure(Refusal):
@@ -169,12 +172,12 @@ def _read_error(body: bytes) -> _Error:
         return _Error(
             _cut(body_fields.error.message), body_fields.error.type, body_fields.error.code
         )
-    message = body_fields.message or (bytes(body_fields.detail).decode())
+    message = body_fields.message or bytes(body_fields.detail).decode("utf-8", "replace")
     return _Error(_cut(message), body_fields.type, body_fields.code)
 
 
 def _cut(message: str) -> str:
-    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}…"
+    return message if len(message) <= MAX_SERVER_CHARS else f"{message[:MAX_SERVER_CHARS]}…"
 
 
 def _is_too_long(error_fields: _Error) -> bool:

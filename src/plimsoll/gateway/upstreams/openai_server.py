@@ -138,8 +138,8 @@ class StreamTimeout:
         if due > self._loop.time():
             self._timer = self._loop.call_at(due, self._check)
         else:
-            said = f"no data for {self._seconds:g} s"
-            self._response.content.set_exception(aiohttp.SocketTimeoutError(said))
+            message = f"no data for {self._seconds:g} s"
+            self._response.content.set_exception(aiohttp.SocketTimeoutError(message))
 
 
 TRUE = msgspec.Raw(b"true")
@@ -177,8 +177,8 @@ CONNECTION_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts of a server in seconds. If it may pause for new weights, all but the first include
-    the pause."""
+    """Timeouts of a server in seconds. All but `connect` go on during a pause of the server for new
+    weights."""
 
     connect: float = 10.0
     first: float = 900.0
@@ -287,11 +287,11 @@ class OpenAIServer:
         )
         try:
             async with post as response:
-                said = await response.read() if response.status == 200 else b""
+                body = await response.read() if response.status == 200 else b""
         except CONNECTION_ERRORS as error:
             raise failure_from_exception(self.url, error) from error
         try:
-            return _count.decode(said).count
+            return _count.decode(body).count
         except DECODE_ERRORS:
             message = f"the policy at {self.url} cannot count tokens"
             raise UpstreamFailure("unsupported", message) from None

@@ -239,15 +239,15 @@ class _Probe:
         return _ToolSupport(called=bool(answer.message.calls))
 
     async def _tools_in_longer_answer(
-        self, supported: SupportedFields, results: "_ToolSupport"
+        self, supported: SupportedFields, shorter: "_ToolSupport"
     ) -> "_ToolSupport":
         """Try a longer answer if no call was seen and the answer was cut off. The call is not
         forced: servers generate forced calls in another way."""
-        if results.cut_off:
+        if shorter.cut_off:
             with suppress(UpstreamFailure):
                 request = _request(CALL_IT, TOOLS, tokens=CALL_TOKENS[1])
                 return _tool_support(await self._read(supported, request), supported)
-        return results
+        return shorter
 
     async def _count(self) -> bool:
         try:
@@ -362,13 +362,13 @@ async def _probe_one(
         return failure
 
 
-def _problem(results: Capabilities | UpstreamFailure) -> str:
-    return results.message if isinstance(results, UpstreamFailure) else results.problem
+def _problem(result: Capabilities | UpstreamFailure) -> str:
+    return result.message if isinstance(result, UpstreamFailure) else result.problem
 
 
-def _is_unavailable(results: Capabilities | UpstreamFailure) -> bool:
+def _is_unavailable(result: Capabilities | UpstreamFailure) -> bool:
     """Whether the replica may come up later: it is unreachable, busy, or does not answer."""
-    return isinstance(results, UpstreamFailure) and (results.retryable or results.kind == "timeout")
+    return isinstance(result, UpstreamFailure) and (result.retryable or result.kind == "timeout")
 
 
 def _usable(results: Sequence[Capabilities | UpstreamFailure]) -> list[Capabilities]:
@@ -384,7 +384,7 @@ def _difference(results: Sequence[Capabilities | UpstreamFailure]) -> str:
     for result in results:
         if _problem(result) and not _is_unavailable(result):
             return f"{_problem(result)} (the replica at {first.url} works)"
-    return next((listing for other in usable[1:] if (listing := _differing(first, other))), "")
+    return next((found for other in usable[1:] if (found := _differing(first, other))), "")
 
 
 def _differing(first: Capabilities, other: Capabilities) -> str:

@@ -81,15 +81,9 @@ class Replica:
     def ready(self, now: float) -> bool:
         return self.up and now >= self.not_before
 
-    async def answer(self, request: Request, call: CallContext) -> Answer:
-        self.in_flight += 1
-        try:
-            return await self.server.answer(request, call)
-        finally:
-            self.in_flight -= 1
-
     @contextmanager
     def busy(self) -> Generator[None]:
+        """Count a request as in flight, while the context is active."""
         self.in_flight += 1
         try:
             yield
@@ -240,7 +234,8 @@ class Replicas:
         while True:
             replica = await self._choose(call.session, attempts)
             try:
-                answer = await replica.answer(request, call)
+                with replica.busy():
+                    answer = await replica.server.answer(request, call)
             except UpstreamFailure as failure:
                 await self._failed(call.session, replica, failure, attempts)
             else:

@@ -318,8 +318,8 @@ def _text_and_calls(turn: Turn, request: ScriptedRequest) -> tuple[str, list[Cal
     commands = [turn.run] if turn.run else []
     if turn.submit and offers_submit(request.tools):
         specs.append(CallSpec(name="submit"))
-    elif turn.submit and (spec := end_line(request.conversation)):
-        commands.append(f"echo {spec}")
+    elif turn.submit and (line := end_line(request.conversation)):
+        commands.append(f"echo {line}")
     text = turn.text
     for command in commands:
         call = run_call(command, request.tools)

@@ -133,8 +133,8 @@ class ScriptedServer:
             return _error(400, refused)
         reply = self.script_model.reply(asked)
         if len(reply.prompt) + (fields.limit or 0) > self.features.context:
-            limit = f"This model's maximum context length is {self.features.context} tokens."
-            return _error(400, limit)
+            message = f"This model's maximum context length is {self.features.context} tokens."
+            return _error(400, message)
         await asyncio.sleep(reply.turn.delay)
         fault = self._fault(reply)
         if isinstance(fault, int):
@@ -241,8 +241,8 @@ def _without_call_names(data: bytes) -> bytes:
     call = {"index": 0, "id": "call_0_bad", "type": "function", "function": {"arguments": "{}"}}
     body = msgspec.json.decode(data)
     for choice in body["choices"]:
-        said = choice.get("message", choice.get("delta"))
-        said["tool_calls"] = [call]
+        message = choice.get("message", choice.get("delta"))
+        message["tool_calls"] = [call]
     return msgspec.json.encode(body)
 
 
