@@ -138,6 +138,15 @@ async def test_only_requests_with_the_key_are_answered_and_health_is_public():
                 assert response.status == 200
 
 
+async def test_a_key_that_is_not_utf8_is_wrong():
+    async with served(Letters(), key="secret") as client:
+        host, port = client.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer \xff\r\n\r\n")
+        assert b" 401 " in await reader.readline()
+        writer.close()
+
+
 async def test_a_dead_engine_is_not_healthy():
     engine = Letters()
     async with served(engine) as client:

@@ -1,6 +1,5 @@
 """A Chat Completions server like vLLM's: completions, models, health and tokenize."""
 
-import hmac
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -11,7 +10,7 @@ from aiohttp import web
 
 from plimsoll.core.errors import PolicyError
 from plimsoll.core.ids import short_id
-from plimsoll.gateway.access import request_key
+from plimsoll.gateway.access import key_digest, matches, request_key
 from plimsoll.gateway.chat_server.inference_engine import (
     AnswerPiece,
     InferenceEngine,
@@ -61,7 +60,7 @@ class ChatServer:
 
     def __init__(self, engine: InferenceEngine, key: str | None = None) -> None:
         self._engine = engine
-        self._key = key
+        self._key_digest = None if key is None else key_digest(key)
         self._answer_texts = AnswerTexts()
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -79,9 +78,8 @@ class ChatServer:
         if http.path == "/health":
             problem = self._engine.problem
             return _error(503, problem) if problem else web.Response()
-        if self._key is not None and not hmac.compare_digest(
-            request_key(http).encode(), self._key.encode()
-        ):
+        digest = self._key_digest
+        if digest is not None and not matches(request_key(http), digest):
             raise RequestError("wrong key", 401)
         match http.method, http.path:
             case "GET", "/v1/models":

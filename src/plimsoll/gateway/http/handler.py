@@ -124,9 +124,8 @@ class GatewayHandler:
             raise not_found(path)
         except Refusal as refusal:
             return self._refuse(dialect, refusal)
-        except (
-            Exception
-        ):  # the server's boundary: a defined answer, a traceback in the log, and a count
+        except Exception:
+            # The server's boundary: a defined answer, a traceback in the log, and a count.
             log.exception("unexpected error in a request")
             self._metrics.internal += 1
             return self._refuse(dialect, internal_error())

@@ -29,9 +29,9 @@ _ReplicaFigure = tuple[
 ]
 _REPLICA_FIGURES: tuple[_ReplicaFigure, ...] = (
     (GaugeMetricFamily, "replica_up", "Whether a replica is up.", lambda one: int(one.up)),
-    (GaugeMetricFamily, "replica_in_flight", "Its requests.", lambda one: one.in_flight),
-    (CounterMetricFamily, "replica_failures", "Its failures.", lambda one: one.failures),
-    (CounterMetricFamily, "replica_cooled", "Its cooldowns.", lambda one: one.cooled),
+    (GaugeMetricFamily, "replica_in_flight", "Requests at a replica.", lambda one: one.in_flight),
+    (CounterMetricFamily, "replica_failures", "Failures of a replica.", lambda one: one.failures),
+    (CounterMetricFamily, "replica_cooled", "Cooldowns of a replica.", lambda one: one.cooled),
 )
 
 
