@@ -3,14 +3,17 @@
 import random
 from array import array
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from plimsoll.config.training import TrainingConfig
+from plimsoll.training.learner.learner import Learner
+from plimsoll.training.learner.ranks import world
 from plimsoll.training.samples import TrainingSample
 
-__all__ = ["config", "item", "items", "tokens"]
+__all__ = ["config", "item", "items", "save", "tokens"]
 
 # These models are so small that synchronizing threads takes longer than computing.
 torch.set_num_threads(1)
@@ -65,3 +68,10 @@ def items(count: int = 8, *, seed: int = 0, longest: int = 40) -> list[TrainingS
 
 def tokens(samples: Sequence[TrainingSample]) -> int:
     return sum(sum(each.mask[1:]) for each in samples)
+
+
+def save(learner: Learner, folder: Path) -> None:
+    """Write a checkpoint. Collective."""
+    gathered = learner.gather()
+    if not world().rank:
+        learner.write(gathered, folder)

@@ -268,7 +268,7 @@ class Loop:
 
     async def _note(self, measured: HeldOutResult | None) -> None:
         if measured is not None:
-            await self._metrics.heldout(measured.step, measured.reward)
+            await self._metrics.held_out(measured.step, measured.reward)
 
     async def _save_last(self, *, is_reported: bool) -> None:
         """Write a checkpoint of the last step of a run that ends between two checkpoints.

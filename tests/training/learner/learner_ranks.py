@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from learner_parts import config, items
+from learner_parts import config, items, save
 from torch import Tensor
 
 from plimsoll.core.errors import TrainingError
@@ -64,7 +64,7 @@ def train_variants(folder: Path, out: Path) -> None:
     for name in VARIANTS:
         learner = make_learner(folder, name)
         losses[name] = train(learner)
-        learner.save(out / name)
+        save(learner, out / name)
         (out / f"{name}.{world().rank}").write_text(str(gathered_size(learner)))
     learner = make_learner(folder, "grpo")
     if world().rank:

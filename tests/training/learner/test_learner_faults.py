@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from learner_parts import config, item, items
+from learner_parts import config, item, items, save
 from tiny_model import make_model
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -267,7 +267,7 @@ def test_weights_of_a_partial_step_are_not_marked_complete(
 ):
     learner = make_learner(folder)
     learner.step(items(seed=1))
-    learner.save(tmp_path / "kept")
+    save(learner, tmp_path / "kept")
     before = flat(learner)
     with monkeypatch.context() as patched:
         second_group_fails(patched)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from learner_parts import config, items
+from learner_parts import config, items, save
 from safetensors import SafetensorError
 from tiny_model import make_model
 
@@ -43,7 +43,7 @@ def test_a_reloaded_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, 
     reports = [whole.step(items(seed=step)) for step in range(6)]
     for step in range(3):
         first.step(items(seed=step))
-    first.save(tmp_path / "checkpoint")
+    save(first, tmp_path / "checkpoint")
     second = make_learner(folder, **values)
     second.load(tmp_path / "checkpoint")
     for step in range(3, 6):
@@ -59,7 +59,7 @@ def test_the_count_of_bad_steps_is_saved(folder: Path, tmp_path: Path):
     bad = items()
     bad[0].logprobs[len(bad[0].ids) - 1] = float("nan")
     learner.step(bad)
-    learner.save(tmp_path / "checkpoint")
+    save(learner, tmp_path / "checkpoint")
     other = make_learner(folder)
     other.load(tmp_path / "checkpoint")
     assert other.bad_steps == learner.bad_steps == 1
@@ -68,7 +68,7 @@ def test_the_count_of_bad_steps_is_saved(folder: Path, tmp_path: Path):
 def test_a_saved_folder_is_a_model_with_its_tokenizer(folder: Path, tmp_path: Path):
     learner = make_learner(folder)
     learner.step(items())
-    learner.save(tmp_path / "saved")
+    save(learner, tmp_path / "saved")
     model = load_model(tmp_path / "saved", device="cpu", dtype="float32")
     state = model.state_dict()
     assert all(torch.equal(each, state[name]) for name, each in learner.weights().tensors.items())
@@ -81,7 +81,7 @@ def test_an_invalid_generation_config_is_copied_unchanged(tmp_path: Path):
     folder = make_model(tmp_path / "model")
     given = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
     (folder / "generation_config.json").write_text(json.dumps(given))
-    make_learner(folder).save(tmp_path / "saved")
+    save(make_learner(folder), tmp_path / "saved")
     assert json.loads((tmp_path / "saved/generation_config.json").read_text()) == given
     make_learner(folder).load(tmp_path / "saved")
 
@@ -89,13 +89,13 @@ def test_an_invalid_generation_config_is_copied_unchanged(tmp_path: Path):
 def test_a_learner_can_start_from_a_saved_folder(folder: Path, tmp_path: Path):
     learner = make_learner(folder)
     learner.step(items())
-    learner.save(tmp_path / "saved")
+    save(learner, tmp_path / "saved")
     assert same(learner, make_learner(tmp_path / "saved"))
 
 
 def test_a_checkpoint_before_the_first_step_can_be_resumed(folder: Path, tmp_path: Path):
     whole, other = make_learner(folder), make_learner(folder)
-    whole.save(tmp_path / "saved")
+    save(whole, tmp_path / "saved")
     other.load(tmp_path / "saved")
     assert whole.step(items()).loss == other.step(items()).loss
     assert same(whole, other)
@@ -113,10 +113,10 @@ def test_a_full_disk_is_reported_and_the_learner_stays_usable(folder: Path, tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             with pytest.raises((OSError, RuntimeError, SafetensorError)):
-                learner.save(tmp_path / f"{limit}")
+                save(learner, tmp_path / f"{limit}")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    learner.save(tmp_path / "saved")
+    save(learner, tmp_path / "saved")
     other = make_learner(folder)
     other.load(tmp_path / "saved")
     assert same(learner, other)
@@ -126,7 +126,7 @@ def test_a_full_disk_is_reported_and_the_learner_stays_usable(folder: Path, tmp_
 def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path, damage: str):
     learner = make_learner(folder)
     learner.step(items())
-    learner.save(tmp_path / "saved")
+    save(learner, tmp_path / "saved")
     file = tmp_path / "saved" / "learner.pt"
     if damage == "gone":
         file.unlink()
@@ -141,6 +141,6 @@ def test_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path, damage: str
 def test_a_checkpoint_without_a_critic_is_refused_by_ppo(folder: Path, tmp_path: Path):
     learner = make_learner(folder)
     learner.step(items())
-    learner.save(tmp_path / "saved")
+    save(learner, tmp_path / "saved")
     with pytest.raises(TrainingError, match="no critic"):
         make_learner(folder, algorithm="ppo").load(tmp_path / "saved")

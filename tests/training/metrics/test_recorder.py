@@ -68,8 +68,8 @@ async def test_sinks_get_the_named_figures_of_each_step():
     sink = RecordingSink()
     metrics = MetricsRecorder([sink])
     await metrics.step(make_step(1))
-    await metrics.heldout(1, 0.75)
-    await metrics.heldout(1, None)
+    await metrics.held_out(1, 0.75)
+    await metrics.held_out(1, None)
     await metrics.close()
     (step, figures), held_out = sink.lines
     assert step == 1
@@ -114,8 +114,8 @@ async def main():
     sinks._makers = lambda *_: {"further away": threading.Event().wait}
     assert await sinks.make_sinks(Config(), RunDirectory(Path("run")), begin=0) == []
     made = recorder.MetricsRecorder([Hangs()])
-    await made.heldout(0, 0.5)
-    await made.heldout(1, 0.5)
+    await made.held_out(0, 0.5)
+    await made.held_out(1, 0.5)
     await made.close()
 
 with Interrupts(lambda: False) as interrupts:

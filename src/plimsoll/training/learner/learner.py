@@ -145,23 +145,17 @@ class Learner:
         rank must call it."""
         return Weights(tensors=saved_state.tensors_of(self._networks.policy.model), base=self._path)
 
-    def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder with the state that `load` needs. Collective."""
-        gathered = self.gather()
-        if not self._here.rank:
-            self.write(gathered, folder)
-
     def gather(self) -> saved_state.Gathered:
         """The state that `write` writes. Collective."""
         progress = saved_state.Progress(self._steps, self._bad, self._generator.get_state())
         return saved_state.gather(self._networks, progress)
 
     def write(self, gathered: saved_state.Gathered, folder: Path) -> None:
-        """The second half of `save`, for the first rank alone."""
+        """Write a Hugging Face folder with the gathered state, on the first rank only."""
         saved_state.write(gathered, self._networks, self._path, folder)
 
     def load(self, folder: Path) -> None:
-        """Restore the state of `save`, bit for bit, on any number of ranks."""
+        """Restore the state of a folder of `write`, bit for bit, on any number of ranks."""
         progress = saved_state.load(self._networks, folder)
         self._steps, self._bad = progress.steps, progress.bad_steps
         self._generator.set_state(progress.generator)

@@ -69,7 +69,7 @@ class Curves:
 
     name: str
     steps: Sequence[Step]
-    heldout: Sequence[tuple[int, float]]
+    held_out: Sequence[tuple[int, float]]
     """Steps of held-out evaluations, and their rewards."""
     eta: int
     """The bound on age."""
@@ -101,9 +101,9 @@ def _rewards(panel: _Panel, curves: Curves) -> None:
     measured = [(step.step, step.reward) for step in curves.steps if step.reward is not None]
     panel.set_title("reward", loc="left", fontsize=10)
     _plot_line(panel, measured, label="training batches")
-    if curves.heldout:
-        panel.plot(*_coordinates(curves.heldout), "o-", color=_HELD_OUT, label="held-out tasks")
-    for step, reward in {*curves.heldout[:1], *curves.heldout[-1:]}:
+    if curves.held_out:
+        panel.plot(*_coordinates(curves.held_out), "o-", color=_HELD_OUT, label="held-out tasks")
+    for step, reward in {*curves.held_out[:1], *curves.held_out[-1:]}:
         panel.annotate(
             f"{reward:.2f}",
             (step, reward),
@@ -112,7 +112,7 @@ def _rewards(panel: _Panel, curves: Curves) -> None:
             ha="center",
             color=_HELD_OUT,
         )
-    panel.set(ylim=_limits([reward for _, reward in (*measured, *curves.heldout)]))
+    panel.set(ylim=_limits([reward for _, reward in (*measured, *curves.held_out)]))
     panel.legend(loc="lower right", frameon=False)
 
 

@@ -22,7 +22,7 @@ class MetricsRecorder:
     """The sinks of one run.
 
     A failing sink is reported once and then dropped. Each sink has its own daemon thread, since it
-    may hang for ever.
+    may hang forever.
     """
 
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
@@ -32,7 +32,7 @@ class MetricsRecorder:
         """Send the figures of a finished step."""
         await self._send(step.step, flatten(step))
 
-    async def heldout(self, step: int, reward: float | None) -> None:
+    async def held_out(self, step: int, reward: float | None) -> None:
         if reward is not None:
             await self._send(step, {"heldout/reward": reward})
 

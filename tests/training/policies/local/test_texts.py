@@ -117,9 +117,9 @@ def test_the_number_of_remembered_tokens_is_bounded(prompts, ids, monkeypatch):
     ("message", "reason"),
     [
         ({"role": "robot", "content": "x"}, "no such role: robot"),
-        ({"content": "x"}, "refuses the conversation"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "reads text alone"),
-        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "no JSON"),
+        ({"content": "x"}, "rejects the conversation"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "accepts text only"),
+        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "not JSON"),
     ],
 )
 def test_a_conversation_that_the_template_rejects_is_refused(prompts, message, reason):

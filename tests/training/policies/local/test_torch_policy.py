@@ -87,7 +87,7 @@ async def test_tools_are_refused_if_the_template_has_none(tmp_path):
         found = await probe(policy.urls[0], key=policy.key)
     assert (status, body["error"]["message"]) == (
         400,
-        "this model's chat template has no tools: ask without them",
+        "this model's chat template does not support tools: send the request without them",
     )
     assert found.trains and not found.tools
 
@@ -246,7 +246,7 @@ async def test_text_parts_are_accepted_and_images_are_refused(client):
     assert status == 200
     image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
     status, body = await client.ask(messages=[{"role": "user", "content": image}])
-    assert (status, "reads text alone" in body["error"]["message"]) == (400, True)
+    assert (status, "accepts text only" in body["error"]["message"]) == (400, True)
 
 
 async def test_unknown_token_ids_are_refused(tmp_path):
@@ -264,9 +264,9 @@ async def test_weights_of_another_model_are_refused_and_change_nothing(folder):
     tensors = load_file(folder / "model.safetensors")
     name = "model.layers.0.mlp.up_proj.weight"
     wrong = {
-        "lack": {key: value for key, value in tensors.items() if key != name},
-        "which it has not": tensors | {"model.extra": tensors[name]},
-        "and it has": tensors | {name: tensors[name][:1]},
+        "up_proj.weight is missing": {key: value for key, value in tensors.items() if key != name},
+        "the model has no model.extra": tensors | {"model.extra": tensors[name]},
+        "has the shape": tensors | {name: tensors[name][:1]},
     }
     async with running_policy(folder) as (policy, client):
         before = await client.choice(seed=1, max_tokens=9)

@@ -1,6 +1,6 @@
 """The generator thread: requests arrive and weights change between any two tokens.
 
-Nothing waits for ever: an error in the thread fails the affected requests. If the thread itself
+Nothing waits forever: an error in the thread fails the affected requests. If the thread itself
 cannot continue, it fails all current and later requests.
 """
 
@@ -83,11 +83,11 @@ class Generator:
                 raise PolicyError(self.problem)
             self._inbox.put(partial(self._waiting.append, row))
             while True:
-                update = await events.get()
-                if isinstance(update, PolicyError):
-                    raise update
-                yield update
-                if update.finish is not None:
+                result = await events.get()
+                if isinstance(result, PolicyError):
+                    raise result
+                yield result
+                if result.finish is not None:
                     return
         finally:
             del self._listeners[row]
@@ -154,13 +154,13 @@ class Generator:
             return
         self._failures = 0
         self._grow()
-        update: list[tuple[Row, Tokens | PolicyError]] = []
+        results: list[tuple[Row, Tokens | PolicyError]] = []
         for row in rows:
             if row.failure:
-                update.append((row, PolicyError(row.failure)))
+                results.append((row, PolicyError(row.failure)))
             elif row.streamed or row.finish is not None:
-                update.append((row, row.take_new()))
-        self._send(update)
+                results.append((row, row.take_new()))
+        self._send(results)
 
     def _failed(self, error: Exception) -> None:
         if is_out_of_memory(error):
@@ -227,14 +227,14 @@ class Generator:
     def _stop(self) -> None:
         self._stopping = True
 
-    def _send(self, update: list[tuple[Row, Tokens | PolicyError]]) -> None:
-        if update:
-            self._on_loop(partial(self._deliver, update))
+    def _send(self, results: list[tuple[Row, Tokens | PolicyError]]) -> None:
+        if results:
+            self._on_loop(partial(self._deliver, results))
 
-    def _deliver(self, update: list[tuple[Row, Tokens | PolicyError]]) -> None:
-        for row, what in update:
+    def _deliver(self, results: list[tuple[Row, Tokens | PolicyError]]) -> None:
+        for row, result in results:
             if row in self._listeners:
-                self._listeners[row].put_nowait(what)
+                self._listeners[row].put_nowait(result)
 
     def _end(self, why: str) -> None:
         self.problem = why

@@ -16,13 +16,12 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from plimsoll.gateway.chat_server.inference_engine import Prompt, RequestError
+from plimsoll.gateway.chat_server.tool_calls import OPENING_TAG
 
 __all__ = ["Prompts"]
 
 MAX_TOKENS = 2_000_000
 """The limit of remembered tokens, eight bytes each."""
-CALL_MARK = "<tool_call>"
-"""Marks tool calls in answers. Templates without it support no tools."""
 
 
 class _Hash(Protocol):
@@ -48,7 +47,8 @@ class Prompts:
         self._tokenizer = cast(_Tokenizer, tokenizer)
         self._ends = [self.text([token]) for token in ends]
         template = str(self._tokenizer.chat_template)
-        self._takes_tools = "tools" in template and CALL_MARK in template
+        # Only calls with this tag are parsed in answers.
+        self._takes_tools = "tools" in template and OPENING_TAG in template
         self._remembered: OrderedDict[bytes, array[int]] = OrderedDict()
         """Tokens of conversations that end with an answer of this model, by text hash."""
         self._token_count = 0
@@ -57,7 +57,9 @@ class Prompts:
     def render(self, messages: list[dict[str, object]], tools: list[object] | None) -> Prompt:
         """The prompt of a conversation. Raises `RequestError` if the template does not take it."""
         if tools and not self._takes_tools:
-            raise RequestError("this model's chat template has no tools: ask without them")
+            raise RequestError(
+                "this model's chat template does not support tools: send the request without them"
+            )
         try:
             text = self._tokenizer.apply_chat_template(
                 [_plain(message) for message in messages],
@@ -66,7 +68,7 @@ class Prompts:
                 tokenize=False,
             )
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise RequestError(f"the chat template refuses the conversation: {error}") from error
+            raise RequestError(f"the chat template rejects the conversation: {error}") from error
         ids, rest = self._find(text)
         return Prompt(text, [*ids, *self._ids(text[rest:])])
 
@@ -135,7 +137,7 @@ def _plain(message: dict[str, object]) -> dict[str, object]:
 def _part(part: object) -> str:
     text = cast(dict[str, object], part).get("text") if isinstance(part, dict) else None
     if not isinstance(text, str):
-        raise RequestError("this model reads text alone: a part of a message is something else")
+        raise RequestError("this model accepts text only: a part of a message is not text")
     return text
 
 
@@ -152,5 +154,5 @@ def _call(call: object) -> object:
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError as error:
-            raise RequestError(f"the arguments of a tool call are no JSON: {error}") from error
+            raise RequestError(f"the arguments of a tool call are not JSON: {error}") from error
     return {**parts, "function": {**named, "arguments": arguments}}

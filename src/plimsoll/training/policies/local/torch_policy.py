@@ -141,13 +141,13 @@ class TorchPolicy:
         missing = sorted(self._needed - tensors.keys())
         unknown = sorted(tensors.keys() - self._shapes.keys())
         if missing or unknown:
-            what = f"lack {missing[0]}" if missing else f"have {unknown[0]}, which it has not"
-            raise PolicyError(f"the weights do not fit the model in {self._path}: they {what}")
+            why = f"{missing[0]} is missing" if missing else f"the model has no {unknown[0]}"
+            raise PolicyError(f"the weights do not fit the model in {self._path}: {why}")
         for name, tensor in tensors.items():
             if tuple(tensor.shape) != self._shapes[name]:
-                shapes = f"{tuple(tensor.shape)}, and it has {self._shapes[name]}"
                 raise PolicyError(
-                    f"the weights do not fit the model in {self._path}: {name} is {shapes}"
+                    f"the weights do not fit the model in {self._path}: {name} has the shape "
+                    f"{tuple(tensor.shape)}, not {self._shapes[name]}"
                 )
 
 

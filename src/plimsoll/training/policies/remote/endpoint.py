@@ -14,6 +14,7 @@ import msgspec
 
 from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import PolicyError
+from plimsoll.core.text import DECODE_ERRORS
 from plimsoll.gateway.upstreams.failures import (
     UpstreamFailure,
     failure_from_exception,
@@ -107,7 +108,7 @@ class Endpoint:
     def _read(self, route: str, data: bytes, form: type[_T]) -> _T:
         try:
             return msgspec.json.decode(data, type=form)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             raise invalid_answer(self.url, f"{route}: {error}") from error
 
 

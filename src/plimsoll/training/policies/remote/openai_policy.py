@@ -29,15 +29,19 @@ RETRY_SECONDS = 1.0
 
 
 async def push_weights(
-    servers: Sequence[WeightServer], target: Target, *, within: float, had: Target | None = None
+    servers: Sequence[WeightServer],
+    target: Target,
+    *,
+    within: float,
+    previous: Target | None = None,
 ) -> dict[str, str]:
     """Load the target on all servers. Returns the problems by URL.
 
-    Servers that still have `had`, the same weights under another label, only get the new label.
-    Each server generates again as soon as it is done: none waits for the slowest.
+    Servers that still have `previous`, the same weights under another label, only get the new
+    label. Each server generates again as soon as it is done: none waits for the slowest.
     """
     async with asyncio.TaskGroup() as group:
-        tasks = {s.url: group.create_task(_push(s, target, had, within)) for s in servers}
+        tasks = {s.url: group.create_task(_push(s, target, previous, within)) for s in servers}
     return {url: problem for url, task in tasks.items() if (problem := task.result())}
 
 
@@ -53,14 +57,17 @@ async def find_deviations(
     return {server: deviation for server, task in tasks.items() if (deviation := task.result())}
 
 
-async def _push(server: WeightServer, target: Target, had: Target | None, within: float) -> str:
+async def _push(
+    server: WeightServer, target: Target, previous: Target | None, within: float
+) -> str:
     problem = ""
     try:
         async with asyncio.timeout(within):
             while True:
                 try:
                     # Ask first: an unreachable server need not be paused and resumed.
-                    same = await server.deviation(had or target) is None and had is not None
+                    deviation = await server.deviation(previous or target)
+                    same = previous is not None and deviation is None
                     await server.load(Target(target.label) if same else target)
                 except UpstreamFailure as failure:
                     problem = failure.message
@@ -73,8 +80,8 @@ async def _push(server: WeightServer, target: Target, had: Target | None, within
                 # The server may be restarting: repeat everything.
                 await asyncio.sleep(RETRY_SECONDS)
     except TimeoutError:
-        what = f"the policy at {server.url} did not load them within {within:g} s"
-        return f"{what}; {problem}" if problem else f"{what}, at {server.stuck}"
+        late = f"the policy at {server.url} did not load the weights within {within:g} s"
+        return f"{late}; {problem}" if problem else f"{late}, at {server.stuck}"
 
 
 async def _deviation(server: WeightServer, target: Target) -> str | None:
@@ -169,13 +176,15 @@ class OpenAIPolicy:
                 target = await self._same(old, version)
             else:
                 target = await self._new(weights, version)
-            had = before if weights is None and not self._mixed else None
+            previous = before if weights is None and not self._mixed else None
             # A server may load them and fail before it has their label.
             self._mixed = self._mixed or weights is not None
-            if had is not None:
+            if previous is not None:
                 self._renamed.add(target.label)
             with self.pausing():
-                problems = await push_weights(self._servers, target, within=self._timeout, had=had)
+                problems = await push_weights(
+                    self._servers, target, within=self._timeout, previous=previous
+                )
             if problems:
                 raise PolicyError(self._failure(version, problems))
             self._served, self._mixed = target, False
