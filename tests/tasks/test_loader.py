@@ -334,7 +334,7 @@ def test_a_pattern_selects_by_name(tmp_path: Path):
     for name in ("fix-a", "fix-b", "other"):
         task(tmp_path / name)
     assert [t.name for t in load_tasks(tmp_path, "fix-*").tasks] == ["fix-a", "fix-b"]
-    with pytest.raises(UsageError, match='no name of 3 tasks matches "nope"'):
+    with pytest.raises(UsageError, match='no task name matches "nope"; tasks here: fix-a'):
         load_tasks(tmp_path, "nope")
 
 

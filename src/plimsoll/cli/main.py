@@ -63,7 +63,7 @@ def plimsoll() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit. An expected error is one line, never a traceback."""
+    """Run the command line and exit. An expected error is a message, never a traceback."""
     with redirect_stderr(lossy_stream(sys.stderr)), redirect_stdout(checked_stream(sys.stdout)):
         code = _run(args)
     sys.exit(code)

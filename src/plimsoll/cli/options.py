@@ -2,15 +2,24 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 __all__ = [
+    "AGENTS",
+    "BACKENDS",
     "FILE",
     "PATH",
     "assets",
     "backend",
+    "complete_run",
+    "completes",
     "concurrency",
     "config",
     "engine",
@@ -18,6 +27,7 @@ __all__ = [
     "keep_going",
     "pool",
     "python_version",
+    "run",
     "task",
     "workers",
 ]
@@ -49,11 +59,43 @@ def python_version(text: str) -> str:
     return text
 
 
+def completes(
+    *words: str,
+) -> Callable[[click.Context, click.Parameter, str], "list[CompletionItem] | list[str]"]:
+    """The shell completion of a parameter with one of these words as its value."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def complete_run(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> "list[CompletionItem]":
+    """The shell completion of a RUN: the names of runs below runs/, and folders."""
+    from click.shell_completion import CompletionItem
+
+    names = sorted(file.parent.name for file in Path("runs").glob("*/config.toml"))
+    runs = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    # First: in bash, an item of this type discards the items before it.
+    return [CompletionItem(incomplete, type="dir"), *runs]
+
+
+AGENTS = (
+    *("oracle", "nop", "shell"),
+    *("claude-code", "codex", "opencode", "qwen-code", "mini-swe-agent"),
+)
+"""The names of agents, without the import of their modules."""
+BACKENDS = ("local", "docker")
+
+run = click.argument("run", shell_complete=complete_run)
 backend = click.option(
     "--backend",
     default="local",
     show_default=True,
     metavar="NAME",
+    shell_complete=completes(*BACKENDS),
     help="The backend of sandboxes: local or docker.",
 )
 concurrency = click.option(

@@ -18,6 +18,8 @@ from plimsoll.tasks.task_file import TaskConfig
 
 __all__ = ["InvalidTask", "LoadedTasks", "find_tasks", "load_task", "load_tasks"]
 
+SHOWN_NAMES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class InvalidTask:
@@ -64,9 +66,9 @@ def load_tasks(root: Path, pattern: str | None = None) -> LoadedTasks:
     named = list(zip(_unique_names(root, paths), paths, strict=True))
     chosen = [(n, p) for n, p in named if pattern is None or fnmatchcase(n, pattern)]
     if not chosen:
-        raise UsageError(
-            f'{root}: no name of {len(named)} tasks matches "{pattern}", e.g. {named[0][0]}'
-        )
+        shown = ", ".join(name for name, _ in named[:SHOWN_NAMES])
+        more = f" and {len(named) - SHOWN_NAMES:,} more" if len(named) > SHOWN_NAMES else ""
+        raise UsageError(f'{root}: no task name matches "{pattern}"; tasks here: {shown}{more}')
     tasks: list[Task] = []
     invalid: list[InvalidTask] = []
     for name, path in chosen:

@@ -1,12 +1,21 @@
 """Text files of a task: scripts, sources and requirements up to a size limit."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
-__all__ = ["files_below", "read_text", "relative_name", "requirements_in"]
+__all__ = [
+    "MAX_FILES",
+    "files_below",
+    "read_text",
+    "relative_name",
+    "requirements_in",
+    "texts_below",
+]
 
 MAX_BYTES = 1_000_000
 MAX_FILES = 400
+"""The number of files of a folder that are read at most."""
 
 
 def read_text(path: Path) -> str | None:
@@ -26,10 +35,15 @@ def relative_name(path: Path, task_folder: Path) -> str:
 
 
 def files_below(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield files whose names match a pattern, sorted, up to `MAX_FILES`."""
-    found = (path for path in sorted(folder.rglob(pattern)) if path.is_file())
-    for _, path in zip(range(MAX_FILES), found, strict=False):
-        yield path
+    """Yield the files whose names match a pattern, sorted."""
+    return (path for path in sorted(folder.rglob(pattern)) if path.is_file())
+
+
+def texts_below(folder: Path, pattern: str) -> Iterator[tuple[Path, str]]:
+    """Yield matching files with their texts: of the first `MAX_FILES`, those that are text."""
+    for path in islice(files_below(folder, pattern), MAX_FILES):
+        if (text := read_text(path)) is not None:
+            yield path, text
 
 
 def requirements_in(name: str, folders: Sequence[Path], depth: int = 0) -> tuple[str, ...] | None:

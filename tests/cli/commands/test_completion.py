@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll.cli import options
+
 SHELLS = ("bash", "zsh", "fish")
 
 COMPLETE = r"""
@@ -51,6 +53,25 @@ def test_bash_completes_commands_and_their_options(programs: None, tmp_path: Pat
     assert complete("stop", "--", folder=tmp_path) == ["--now", "--json", "--help"]
     assert complete("eval", "tasks", "--att", folder=tmp_path) == ["--attempts"]
     assert complete("completion", "", folder=tmp_path) == list(SHELLS)
+
+
+def test_bash_completes_names_of_runs_backends_and_agents(programs: None, tmp_path: Path):
+    for name in ("first", "second"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.toml").touch()
+    for command in ("status", "stop", "resume", "ledger", "clean"):
+        assert complete(command, "fi", folder=tmp_path) == ["first"]
+    assert complete("eval", "--backend", "d", folder=tmp_path) == ["docker"]
+    assert complete("ps", "--backend", "a", folder=tmp_path) == ["all"]
+    assert complete("eval", "--agent", "co", folder=tmp_path) == ["codex"]
+
+
+def test_the_completed_names_are_all_that_there_are():
+    from plimsoll.agents.registry import AGENTS
+    from plimsoll.workers.worker.backends import BACKENDS
+
+    assert options.AGENTS == AGENTS
+    assert tuple(BACKENDS) == options.BACKENDS
 
 
 @pytest.mark.parametrize("shell", SHELLS)

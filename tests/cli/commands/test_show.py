@@ -154,6 +154,17 @@ def test_the_trajectory_of_a_trial_is_exported(trial: Path, plimsoll: Plimsoll, 
     assert [json.loads(line)["reward"] for line in out.read_text().splitlines()] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("form", ["atif", "jsonl"])
+def test_a_failed_export_keeps_an_existing_file(
+    trial: Path, plimsoll: Plimsoll, tmp_path: Path, form: str
+):
+    out = tmp_path / "kept"
+    out.write_text("before")
+    ended = plimsoll("show", str(trial), "--export", form, "--branch", "9", "--out", str(out))
+    assert ended.returncode == 2
+    assert out.read_text() == "before"
+
+
 def test_a_void_trial_exports_no_reward(trial: Path, plimsoll: Plimsoll):
     write_verdict(trial, VOID)
     shown = plimsoll("show", str(trial), "--export", "jsonl").stdout

@@ -237,4 +237,4 @@ def test_a_run_over_quarantined_tasks_prints_a_warning(honest: WriteTask, plimso
     assert "quarantined tasks: 1; --skip-quarantined" in plimsoll("eval", "tasks").stderr
     left = plimsoll("eval", "tasks", "--skip-quarantined")
     assert left.returncode == 0
-    assert "1 quarantined tasks, named at the end" in left.stderr
+    assert "1 quarantined task, named at the end" in left.stderr

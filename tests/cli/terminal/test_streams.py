@@ -1,5 +1,6 @@
 """A run continues without a reader of its output; a closed terminal stops it in order."""
 
+import contextlib
 import json
 import os
 import pty
@@ -86,6 +87,28 @@ def test_a_run_completes_after_its_reader_is_gone(
     assert json.loads((run / "summary.json").read_text())["done"] is True
     assert steps(run) == 4
     check_ledger(plimsoll, "run")
+
+
+@pytest.mark.parametrize("command", ["eval", "validate"])
+def test_without_a_reader_an_evaluation_completes_with_its_exit_status(
+    write_task: Callable[..., Path], tmp_path: Path, command: str
+):
+    # The tests pass after the solution alone.
+    test = "test -f /tmp/solved; echo $((1 - $?)) >/logs/verifier/reward.txt\n"
+    write_task("a", test=test, solve="touch /tmp/solved")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with contextlib.closing(os.fdopen(writing, "wb")) as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "plimsoll", command, "tasks"],
+            cwd=tmp_path,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "summary.json").exists()
 
 
 def test_a_closed_terminal_stops_a_run_in_order_despite_repeated_signals(

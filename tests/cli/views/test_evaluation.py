@@ -72,33 +72,32 @@ def void_row(reason: str) -> Row:
     )
 
 
-def shown(evaluation: ShownEvaluation, tmp_path: Path) -> str:
+def shown(evaluation: ShownEvaluation) -> str:
     console = Console(file=StringIO(), width=200, markup=False, highlight=False)
-    directory = RunDirectory(tmp_path / "run")
     summary = evaluation.tally.summary(tasks=1, seconds=1.0)
-    for line in closing(evaluation, summary, directory, skipped=(), interrupted=False):
+    for line in closing(evaluation, summary, invalid=(), left_out={}, interrupted=False):
         console.print(line)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
-def test_without_graded_trials_no_mean_is_shown(evaluation: ShownEvaluation, tmp_path: Path):
+def test_without_graded_trials_no_mean_is_shown(evaluation: ShownEvaluation):
     evaluation.tally.add(void_row("no reward was written"))
     assert progress_line(evaluation) == "1/0 trials · graded 0 · void grader 1"
-    table = shown(evaluation, tmp_path).splitlines()
+    table = shown(evaluation).splitlines()
     assert table[1].split() == ["a", "0/1", "–", "grader", "1"]
 
 
-def test_a_reason_is_shown_without_escapes(evaluation: ShownEvaluation, tmp_path: Path):
+def test_a_reason_is_shown_without_escapes(evaluation: ShownEvaluation):
     evaluation.tally.add(void_row("\x1b[31m[red]broken[/red]"))
-    text = shown(evaluation, tmp_path)
+    text = shown(evaluation)
     assert "\x1b" not in text
     assert "[red]broken[/red]" in text
 
 
 def test_the_live_view_has_its_bar_on_a_separate_line(evaluation: ShownEvaluation):
     console = Console(file=StringIO(), width=100, force_terminal=True)
-    console.print(live(evaluation))
+    console.print(live(evaluation, progress_line(evaluation)))
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().splitlines()[1].strip() == "0/0 trials · graded 0 · void –"
 
@@ -145,14 +144,12 @@ def test_on_a_narrow_terminal_every_column_and_figure_is_whole(width: int):
     assert max(map(len, (head, first, *more))) <= max(width, 58)
 
 
-def test_on_a_narrow_terminal_the_closing_table_names_every_task(
-    evaluation: ShownEvaluation, tmp_path: Path
-):
+def test_on_a_narrow_terminal_the_closing_table_names_every_task(evaluation: ShownEvaluation):
     row = void_row("no room")
     for cause in (Cause.GRADER, Cause.SANDBOX, Cause.TASK):
         evaluation.tally.add(msgspec.structs.replace(row, task="needs-internet", cause=cause))
     file = StringIO()
     summary = evaluation.tally.summary(tasks=1, seconds=1.0)
-    lines = closing(evaluation, summary, RunDirectory(tmp_path), skipped=(), interrupted=False)
+    lines = closing(evaluation, summary, invalid=(), left_out={}, interrupted=False)
     print_all(Console(file=file, width=40), lines)
     assert file.getvalue().splitlines()[1].startswith("needs-intern")

@@ -63,6 +63,26 @@ def test_a_missing_file_of_the_server_is_reported(web, stage, folder):
     assert len(outcome.assets.assets) == 1
 
 
+def test_a_url_with_other_than_ascii_characters_is_downloaded(web, stage, folder):
+    root, base = web
+    (root / "größe.txt").write_text("one")
+
+    outcome = stage(request(f"{base}/größe.txt"))
+
+    (asset,) = outcome.assets.assets
+    assert (folder / asset.path).read_text() == "one"
+
+
+def test_an_invalid_url_is_reported_and_the_others_are_staged(web, stage, folder):
+    (web[0] / "a.txt").write_text("one")
+
+    outcome = stage(request("http://[::1/a.txt"), request(f"{web[1]}/a.txt"))
+
+    (failure,) = outcome.failures
+    assert failure.reason.startswith("not a valid URL: ")
+    assert len(outcome.assets.assets) == 1
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [

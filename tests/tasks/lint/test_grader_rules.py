@@ -161,6 +161,15 @@ def test_a_missing_test_file_is_an_error(rules):
         assert "missing-test-file" not in rules(test.format(text)), text
 
 
+def test_a_test_file_among_hundreds_of_others_is_found(rules):
+    files = {f"tests/data/{number}.txt": "" for number in range(500)}
+    files["tests/test_z.py"] = "def test_z(): pass\n"
+    test = "#!/bin/bash\ncat /tests/test_z.py\nif python3 -m unittest discover -s /tests; then "
+    test += "echo 1 >/logs/verifier/reward.txt; fi\n"
+    found = rules(test, files=files)
+    assert not {"missing-test-file", "no-tests-collected"}.intersection(found)
+
+
 def test_a_pattern_without_matching_tests_is_an_error(rules):
     test = "#!/bin/bash\nif python3 -m unittest discover -s /tests -p '{}'; then "
     test += "echo 1 >/logs/verifier/reward.txt; fi\n"

@@ -20,7 +20,7 @@ Exit status:
 @click.command(
     "clean", short_help="Remove leftovers of runs from this host and Docker.", epilog=EPILOG
 )
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=options.complete_run)
 @click.option(
     "--expired", is_flag=True, help="Remove resources of dead owners, and expired resources."
 )

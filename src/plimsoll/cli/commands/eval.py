@@ -26,8 +26,8 @@ Exit status:
     default="oracle",
     show_default=True,
     metavar="NAME",
-    help="The agent: oracle, nop, shell, claude-code, codex, opencode, qwen-code or"
-    " mini-swe-agent.",
+    shell_complete=options.completes(*options.AGENTS),
+    help=f"The agent: {', '.join(options.AGENTS[:-1])} or {options.AGENTS[-1]}.",
 )
 @click.option(
     "--policy",

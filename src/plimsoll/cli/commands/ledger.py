@@ -16,7 +16,7 @@ Exit status:
 
 
 @click.command("ledger", short_help="Show and check the ledger of a run.", epilog=EPILOG)
-@click.argument("run")
+@options.run
 @click.option(
     "--check", is_flag=True, help="Derive all figures again from the first event and compare them."
 )

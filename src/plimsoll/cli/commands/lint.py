@@ -26,6 +26,7 @@ Exit status:
     default="local",
     show_default=True,
     metavar="NAME",
+    shell_complete=options.completes(*options.BACKENDS),
     help="The backend that will run the tasks: local or docker.",
 )
 @click.option(

@@ -19,6 +19,7 @@ any_backend = click.option(
     default="all",
     show_default=True,
     metavar="NAME",
+    shell_complete=options.completes(*options.BACKENDS, "all"),
     help="The backend: local, docker or all.",
 )
 

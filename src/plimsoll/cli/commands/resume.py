@@ -18,7 +18,7 @@ Exit status:
 
 
 @click.command("resume", short_help="Resume a run, an evaluation or a validation.", epilog=EPILOG)
-@click.argument("run")
+@options.run
 @options.keep_going
 @options.json_output
 def command(run: str, keep_going: bool, as_json: bool) -> int:
@@ -44,7 +44,7 @@ def command(run: str, keep_going: bool, as_json: bool) -> int:
 
             return evaluate(EvalRun.resume(directory, keep_going=keep_going), as_json=as_json)
         case "validate":
-            from plimsoll.cli.views.validation import validate
+            from plimsoll.cli.terminal.validation import validate
             from plimsoll.runs.validation.validate_run import ValidateRun
 
             return validate(ValidateRun.resume(directory), as_json=as_json)

@@ -36,9 +36,11 @@ def command(config: Path, out: Path | None, keep_going: bool, as_json: bool) -> 
     """
     # Imported here: `plimsoll --help` needs none of it.
     from plimsoll.cli.terminal.start import start_run
+    from plimsoll.cli.views.text import command as command_line
     from plimsoll.core.errors import UsageError
     from plimsoll.ledger.journal.location import has_ledger
 
     if out is not None and has_ledger(out):
-        raise UsageError(f"{out} is a run already: continue it with `plimsoll resume {out}`")
+        resume = command_line("resume", out)
+        raise UsageError(f"{out} is a run already: continue it with `{resume}`")
     return start_run(config, out=out, keep_going=keep_going, as_json=as_json)

@@ -14,7 +14,7 @@ Exit status:
 
 
 @click.command("status", short_help="Show the status of a run.", epilog=EPILOG)
-@click.argument("run")
+@options.run
 @options.json_output
 def command(run: str, as_json: bool) -> int:
     """Show the status of RUN, the directory of a run or its name below runs/.

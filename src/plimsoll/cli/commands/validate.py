@@ -67,7 +67,7 @@ def command(
     tasks stay unchanged.
     """
     # Imported here: `plimsoll --help` needs none of it.
-    from plimsoll.cli.views.validation import validate
+    from plimsoll.cli.terminal.validation import validate
     from plimsoll.config.run import default_concurrency
     from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
 

@@ -21,7 +21,7 @@ from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.cli.terminal.progress import showing_warnings
 from plimsoll.cli.views.run import closing
 from plimsoll.cli.views.status import progress_line, steps_table
-from plimsoll.cli.views.text import plain
+from plimsoll.cli.views.text import command, plain
 from plimsoll.core.errors import PlimsollError
 from plimsoll.runs.rollouts import Rollouts
 
@@ -94,7 +94,7 @@ def _end(driven: ForegroundRun, screen: Screen, interrupts: Interrupts, *, as_js
     if rollouts is None or not rollouts.is_over:
         text = "ended before anything started"
         if rollouts is not None and _has_begun(driven):
-            text = f"ended at once · continue: plimsoll resume {rollouts.directory.path}"
+            text = f"ended at once · continue: {command('resume', rollouts.directory.path)}"
         screen.err.print(Text(text, style="yellow"), soft_wrap=True)
         return interrupts.exit_code or 1
     summary = rollouts.summary

@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C, SIGTERM and a closed terminal. The first one ends a run in order.
+"""Interrupts: Ctrl-C, SIGTERM and a closed terminal. The first one ends a run gracefully.
 
 - The first signal cancels the run, which has `GRACE` seconds to clean up. Local sandboxes end with
   the process at the latest.
@@ -11,6 +11,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 import time
@@ -41,7 +42,7 @@ class RemoteSandboxes:
 
     @property
     def left(self) -> str:
-        return f"sandboxes may be left; remove them with: plimsoll clean {self.run}"
+        return f"sandboxes may be left; remove them with: plimsoll clean {shlex.quote(self.run)}"
 
 
 class Interrupts:
@@ -50,7 +51,7 @@ class Interrupts:
     def __init__(
         self, drain: Callable[[], bool] | None = None, sandboxes: RemoteSandboxes | None = None
     ) -> None:
-        """`drain` asks a run to end in order; it returns False if there is nothing to drain."""
+        """`drain` begins to drain the run; it returns False if there is nothing to drain."""
         self.signal: int | None = None
         self._drain = drain
         self._sandboxes = sandboxes

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from plimsoll.cli.views.evaluation import live, progress_line
+from plimsoll.cli.views.evaluation import live
 from plimsoll.cli.views.text import plain
 from plimsoll.runs.evaluation.trial_run import TrialSetRun
 
@@ -21,16 +21,12 @@ LINE_SECONDS = 10.0
 
 @asynccontextmanager
 async def showing_progress(
-    run: TrialSetRun, console: Console, line: Callable[[], str] | None = None
+    run: TrialSetRun, console: Console, line: Callable[[], str]
 ) -> AsyncGenerator[None]:
-    """Show the progress of the run during the block, and each warning once.
-
-    `line` replaces the progress line of an evaluation.
-    """
-    show = _live if console.is_terminal else _lines
-    line = line or (lambda: progress_line(run))
+    """Show the running trials and the progress line during the block, and warnings."""
+    show = _live(run, console, line) if console.is_terminal else _lines(console, line)
     with showing_warnings(console):
-        shower = asyncio.create_task(show(run, console, line))
+        shower = asyncio.create_task(show)
         try:
             yield
         finally:
@@ -67,7 +63,7 @@ async def _live(run: TrialSetRun, console: Console, line: Callable[[], str]) -> 
             await asyncio.sleep(LIVE_SECONDS)
 
 
-async def _lines(_: TrialSetRun, console: Console, line: Callable[[], str]) -> None:
+async def _lines(console: Console, line: Callable[[], str]) -> None:
     """For logs and pipes: a line at intervals; none for a short run."""
     loop = asyncio.get_running_loop()
     printed = loop.time()

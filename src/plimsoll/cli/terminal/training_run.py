@@ -14,7 +14,7 @@ __all__ = ["TrainingRun", "follow"]
 
 def follow(config: Config) -> int:
     """Run a torchrun rank other than the first. It prints nothing."""
-    # A terminal sends Ctrl-C to all ranks: the first one ends the others in order.
+    # A terminal sends Ctrl-C to all ranks: the first rank ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow_rank_zero(config)
     return 0

@@ -9,8 +9,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from plimsoll.cli.terminal.console import console
-from plimsoll.cli.views.text import byte_size, count, plain
+from plimsoll.cli.terminal.console import MIN_WIDTH, console, print_table
+from plimsoll.cli.views.text import byte_size, command, count, plain
 from plimsoll.tasks.assets.asset import ASSETS_MOUNT, Asset
 from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.assets.plan import Plan, PlannedRequest, make_plan
@@ -21,7 +21,8 @@ from plimsoll.tasks.loader import load_tasks
 __all__ = ["check", "stage"]
 
 SHOWN_TASKS = 3
-NO_TASK = "no task of this run"
+SHOWN_ASSETS = 3
+NO_TASK = "none of these tasks fetches it"
 
 
 def stage(
@@ -68,23 +69,25 @@ def check(folder: Path, *, as_json: bool) -> int:
     for name, what in wrong.items():
         out.print(f"{name}: {what}", soft_wrap=True)
     if wrong:
-        repair = f"repair with: plimsoll stage TASKS --to {folder}"
-        out.print(f"{len(wrong):,} wrong; {repair}", soft_wrap=True)
+        repair = command("stage", "TASKS", "--to", folder)
+        out.print(f"{len(wrong):,} damaged; repair with: {repair}", soft_wrap=True)
     else:
         size = byte_size(sum(asset.size for asset in assets.assets))
-        out.print(f"{len(assets.assets):,} assets, {size}: all match their digests", soft_wrap=True)
+        number = count(len(assets.assets), "asset")
+        out.print(f"{number}, {size}: all match their digests", soft_wrap=True)
     return 1 if wrong else 0
 
 
 def _print_outcome(out: Console, folder: Path, plan: Plan, outcome: Outcome) -> None:
-    out.print(_table(outcome.assets.assets))
+    print_table(out, _table(outcome.assets.assets))
     lines = [
         f"not staged: {left.what}: {left.reason} ({_tasks(tuple(left.tasks))})"
         for left in plan.unstaged.values()
     ]
     if late := [planned for planned in plan.requests.values() if _reveals_tests(planned)]:
-        names = ", ".join(planned.request.describe() for planned in late[:3])
-        lines.append(f"{len(late):,} of these are for tests or solutions; agents can read: {names}")
+        names = ", ".join(planned.request.describe() for planned in late[:SHOWN_ASSETS])
+        more = f" and {len(late) - SHOWN_ASSETS:,} more" if len(late) > SHOWN_ASSETS else ""
+        lines.append(f"only for tests or solutions, but agents can read: {names}{more}")
     for failure in outcome.failures:
         what = failure.request.describe()
         lines.append(f"failed: {what}: {failure.reason} ({_tasks(failure.tasks)})")
@@ -92,10 +95,11 @@ def _print_outcome(out: Console, folder: Path, plan: Plan, outcome: Outcome) -> 
         lines.append("use local copies: --from git:URL=PATH, url:URL=FILE, wheels=FOLDER")
     if outcome.stopped:
         lines.append(f"stopped: {outcome.stopped}; staged assets are kept")
-    number, size = len(outcome.assets.assets), sum(a.size for a in outcome.assets.assets)
+    staged = count(len(outcome.assets.assets), "asset")
+    size = byte_size(sum(asset.size for asset in outcome.assets.assets))
     idle = "nothing to do" if outcome.complete else "nothing staged now"
     new = f"{len(outcome.staged):,} staged now" if outcome.staged else idle
-    lines.append(f"{number:,} assets, {byte_size(size)} · {new} · {folder / 'assets.toml'}")
+    lines.append(f"{staged}, {size} · {new} · {folder / 'assets.toml'}")
     for line in lines:
         out.print(plain(line), soft_wrap=True)
 
@@ -107,10 +111,10 @@ def _reveals_tests(planned: PlannedRequest) -> bool:
 
 def _table(assets: Sequence[Asset]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("asset")
+    table.add_column("asset", overflow="fold", min_width=MIN_WIDTH)
     table.add_column("pin", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("mounted at")
+    table.add_column("mounted at", overflow="fold", min_width=MIN_WIDTH)
     for asset in assets:
         first, *others = asset.pin.removeprefix("sha256:").split() or [""]
         pin = f"{first[:12]} +{len(others)}" if others else first[:20]

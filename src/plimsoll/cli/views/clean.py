@@ -11,13 +11,8 @@ import click
 import msgspec
 
 from plimsoll.cli.terminal.console import console
-from plimsoll.cli.views.inventory import (
-    as_object,
-    counted,
-    shown_id,
-    shown_owner,
-)
-from plimsoll.cli.views.text import plain
+from plimsoll.cli.views.inventory import as_object, counted, shown_id, shown_owner
+from plimsoll.cli.views.text import count, plain
 from plimsoll.config.file import Config
 from plimsoll.core.errors import UsageError
 from plimsoll.core.ids import Owner
@@ -63,7 +58,7 @@ class RemovalReport:
     """The results of removals, printed at once unless the output is JSON."""
 
     def __init__(self, dry_run: bool, as_json: bool) -> None:
-        self._out = console(stderr=as_json)
+        self._out = console(stderr=False)
         self._as_json = as_json
         self.verb = "would remove" if dry_run else "removed"
         self.removed: list[tuple[str, Resource]] = []
@@ -194,9 +189,11 @@ def _remarks(
     for left in plan.left:
         yield f"left          {_described(left.backend, left.item)}: {left.why}"
     if plan.shared:
-        yield f"left          {plan.shared:,} that other runs use, too; --all removes them"
+        shared = count(plan.shared, "shared resource")
+        yield f"left          {shared} that other runs may use; --all removes shared resources"
     if request.dry_run and living:
-        yield f"needs {'--yes' if request.run is None else '--force'}: running: {_names(living)}"
+        option = "--yes" if request.run is None else "--force"
+        yield f"needs {option}, because the owner is running: {_names(living)}"
     for name, why in inventories.unreached.items():
         yield f"{name} was not reached: {why}"
 
@@ -204,8 +201,8 @@ def _remarks(
 def _total(inventories: Inventories, plan: RemovalPlan, report: RemovalReport) -> str:
     where = " and ".join(inventories.backends)
     parts_removed = [counted(item.kind for _, item in report.removed)] if report.removed else []
-    if count := len(report.files):
-        parts_removed.append(f"{count:,} temporary {'file' if count == 1 else 'files'}")
+    if report.files:
+        parts_removed.append(count(len(report.files), "temporary file"))
     if parts_removed:
         parts = [f"{report.verb} {', '.join(parts_removed)}"]
     else:

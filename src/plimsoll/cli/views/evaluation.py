@@ -3,23 +3,22 @@
 Without a graded trial there is a dash instead of a mean.
 """
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import MIN_WIDTH
 from plimsoll.cli.views.pool import pool_line
-from plimsoll.cli.views.text import NONE, count, duration, figure, plain, product
+from plimsoll.cli.views.text import NONE, command, count, duration, figure, plain, product
 from plimsoll.ledger.journal.location import has_ledger
 from plimsoll.runs.breaker.canaries import Canaries
-from plimsoll.runs.evaluation.trial_run import RunningTrial, TrialSetRun
+from plimsoll.runs.evaluation.trial_run import TrialSetRun
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.results import Diagnosis, Summary, Tally
-from plimsoll.sandboxes.pool.stats import PoolStats
+from plimsoll.tasks.problems import UnknownKey
 from plimsoll.trials.verdicts import CAUSES, Cause
 
 __all__ = [
@@ -28,14 +27,24 @@ __all__ = [
     "first_line",
     "live",
     "pace",
+    "print_unknown_keys",
     "progress_line",
 ]
 
 SHOWN_RUNNING = 12
+SHOWN_UNKNOWN_KEYS = 10
 
 
 def first_line(backend: str, doing: str, tasks: int, attempts: int) -> Text:
     return Text(f"{product()} · {backend} · {doing} · {count(tasks, 'task')} × {attempts}")
+
+
+def print_unknown_keys(keys: Sequence[UnknownKey], err: Console) -> None:
+    """Print a warning for each of the first unknown keys, and the number of others."""
+    for key in keys[:SHOWN_UNKNOWN_KEYS]:
+        err.print(Text(f"warning: {plain(key.describe())}", style="yellow"), soft_wrap=True)
+    if (more := len(keys) - SHOWN_UNKNOWN_KEYS) > 0:
+        err.print(Text(f"warning: and {count(more, 'more unknown key')}", style="yellow"))
 
 
 def progress_line(evaluation: TrialSetRun) -> str:
@@ -59,17 +68,17 @@ def pace(evaluation: TrialSetRun) -> Iterable[str]:
         yield f"{duration(left)} left"
 
 
-def live(evaluation: TrialSetRun, line: str | None = None) -> RenderableType:
-    """The progress and the running trials, longest first."""
+def live(evaluation: TrialSetRun, line: str) -> RenderableType:
+    """The progress bar, the progress line, and the running trials, longest first."""
     running = evaluation.running
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for _ in range(3):
         table.add_column(no_wrap=True)
     for one in running[:SHOWN_RUNNING]:
-        table.add_row(_name(one), one.phase, duration(one.seconds))
+        table.add_row(plain(one.label), one.phase, duration(one.seconds))
     if len(running) > SHOWN_RUNNING:
         table.add_row(f"… and {len(running) - SHOWN_RUNNING} more", "", "")
-    return Group(_bar(evaluation), Text(line or progress_line(evaluation)), table)
+    return Group(_bar(evaluation), Text(line), table)
 
 
 def _bar(evaluation: TrialSetRun) -> Table:
@@ -91,37 +100,37 @@ def _bar(evaluation: TrialSetRun) -> Table:
 def closing(
     evaluation: TrialSetRun,
     summary: Summary,
-    directory: RunDirectory,
     *,
-    skipped: Sequence[str],
+    invalid: Sequence[str],
+    left_out: Mapping[str, str],
     interrupted: bool,
-    left_out: Mapping[str, str] | None = None,
-    diagnosis: Diagnosis | None = None,
-    pool: PoolStats | None = None,
 ) -> Iterable[RenderableType]:
-    """The end of an evaluation: the table, reasons of void trials, files to look at."""
-    tally = evaluation.tally
+    """The end of an evaluation: the table, reasons of void trials, files to look at.
+
+    `invalid` are the problems of invalid tasks; `left_out` names quarantined tasks with the reason.
+    """
+    tally, directory = evaluation.tally, evaluation.directory
     if tally.trials:
         yield _table(tally)
         for cause in tally.void:
             yield Text()
             yield from _void_lines(tally, Cause(cause), directory)
-    if skipped:
+    if invalid:
         yield Text()
-        yield Text(f"not run, not valid ({len(skipped)} problems):", style="yellow")
-        yield from (Text(f"  {plain(problem)}") for problem in skipped)
+        yield Text(f"not run, invalid ({count(len(invalid), 'problem')}):", style="yellow")
+        yield from (Text(f"  {plain(problem)}") for problem in invalid)
     if left_out:
         yield Text()
-        yield Text(f"not run, quarantined ({len(left_out)}):", style="yellow")
+        yield Text(f"not run, quarantined ({len(left_out):,}):", style="yellow")
         yield from (Text(f"  {plain(name)}  {plain(why)}") for name, why in left_out.items())
     yield Text()
-    if diagnosis is not None:
-        yield from diagnosed(diagnosis)
+    if summary.breaker is not None:
+        yield from diagnosed(summary.breaker)
         yield Text()
     if evaluation.canaries is not None:
         yield Text(_canaries(evaluation.canaries))
-    if pool is not None:
-        yield Text(pool_line(pool))
+    if summary.pool is not None:
+        yield Text(pool_line(summary.pool))
     if (usage := _policy_usage(summary)) is not None:
         yield Text(usage)
     yield Text(_spent(evaluation, interrupted), style="yellow" if interrupted else "")
@@ -156,7 +165,7 @@ def _policy_usage(summary: Summary) -> str | None:
     if summary.turns is None:
         return None
     prompts, answers = summary.prompt_tokens or 0, summary.answer_tokens or 0
-    turns = f"{summary.turns:,} {'turn' if summary.turns == 1 else 'turns'}"
+    turns = count(summary.turns, "turn")
     return f"policy: {turns} · tokens: prompts {prompts:,}, answers {answers:,}"
 
 
@@ -189,9 +198,9 @@ def _void_lines(tally: Tally, cause: Cause, directory: RunDirectory) -> Iterable
     for name, of_task in tally.by_task().items():
         rows = [row for row in of_task.rows if row.cause is cause]
         if rows:
-            count = f"{len(rows)} of {of_task.trials}"
+            share = f"{len(rows):,} of {of_task.trials:,}"
             where = directory.folder_of(rows[0])
-            yield Text(f"  {plain(name)} ({count})  {plain(rows[0].reason or '')}  → {where}")
+            yield Text(f"  {plain(name)} ({share})  {plain(rows[0].reason or '')}  → {where}")
     yield Text(f"  remedy: {rule.remedy}")
 
 
@@ -208,15 +217,14 @@ def _spent(evaluation: TrialSetRun, interrupted: bool) -> str:
             f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run"
             f"{_resume(evaluation.directory)}"
         )
-    noun = "trial" if done == 1 else "trials"
-    return f"{done:,} {noun} in {duration(seconds)} · {rate:,.0f} trials/min"
+    return f"{count(done, 'trial')} in {duration(seconds)} · {rate:,.0f} trials/min"
 
 
 def _resume(directory: RunDirectory) -> str:
     """The command that continues; empty if nothing was started, which leaves no ledger."""
     if not has_ledger(directory.path):
         return ""
-    return f" · continue: {shlex.join(('plimsoll', 'resume', str(directory.path)))}"
+    return f" · continue: {command('resume', directory.path)}"
 
 
 def _see(tally: Tally, directory: RunDirectory) -> str:
@@ -224,13 +232,8 @@ def _see(tally: Tally, directory: RunDirectory) -> str:
     rows = sorted(tally.rows, key=lambda row: row.cause is None)
     if not rows:
         return str(directory.summary)
-    trial = directory.folder_of(rows[0])
-    return f"{directory.summary} · {shlex.join(('plimsoll', 'show', str(trial)))}"
+    return f"{directory.summary} · {command('show', directory.folder_of(rows[0]))}"
 
 
 def _causes(void: Mapping[str, int]) -> str:
     return ", ".join(f"{cause} {count:,}" for cause, count in void.items()) or NONE
-
-
-def _name(one: RunningTrial) -> str:
-    return plain(one.label)

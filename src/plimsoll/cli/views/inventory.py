@@ -10,21 +10,20 @@ import msgspec
 from rich.table import Table
 
 from plimsoll.cli.terminal.console import console
-from plimsoll.cli.views.text import plain
+from plimsoll.cli.views.text import NONE, count, plain
 from plimsoll.config.file import Config
 from plimsoll.core.ids import Owner
 from plimsoll.runs.cleanup import Inventories, open_inventories
 from plimsoll.sandboxes.host.owners import host_name, is_alive, is_here
 from plimsoll.sandboxes.reaper import RESOURCE_KINDS, Resource, ResourceKind, select_removable
 
-__all__ = ["NONE", "age", "as_object", "counted", "show_inventory", "shown_id", "shown_owner"]
+__all__ = ["as_object", "counted", "show_inventory", "shown_id", "shown_owner"]
 
-NONE = "–"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SHORT = 12
 
 
-def age(seconds: float) -> str:
+def _age(seconds: float) -> str:
     """A duration in its largest unit."""
     for size, unit in _UNITS:
         if seconds >= size:
@@ -124,9 +123,9 @@ def _table(found: Sequence[tuple[str, Resource]], now: float) -> Table:
             item.kind,
             shown_id(item),
             item.state or NONE,
-            NONE if item.created is None else age(now - item.created),
+            NONE if item.created is None else _age(now - item.created),
             shown_owner(item.labels.owner),
-            f"in {age(left)}" if left > 0 else "past",
+            f"in {_age(left)}" if left > 0 else "past",
         )
     return table
 
@@ -136,7 +135,7 @@ def _closing(inventories: Inventories) -> Iterator[str]:
     own = [item for listed in inventories.listed for item in listed.items if not item.shared]
     if own:
         runs = len({item.labels.run for item in own} - {""})  # an incomplete resource has none
-        yield f"{runs:,} {'run' if runs == 1 else 'runs'} · {counted(item.kind for item in own)}"
+        yield f"{count(runs, 'run')} · {counted(item.kind for item in own)}"
     elif inventories.listed:
         yield f"no resources of runs on {' and '.join(inventories.backends)}"
     if removable := sum(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import MIN_WIDTH, console, print_table
-from plimsoll.cli.views.text import figure, plain, product
+from plimsoll.cli.views.text import command, figure, plain, product
 from plimsoll.core.errors import LedgerError
 from plimsoll.ledger.report import Report, find_ledger, make_report
 from plimsoll.ledger.task_history import GroupHistory, TaskHistory
@@ -71,7 +71,7 @@ def _print(report: Report, run: Path, out: Console) -> None:
         )
     _print_problems(report.problems, out, as_json=False)
     if not report.checked:
-        out.print(f"see: plimsoll ledger {run} --check · --task NAME", soft_wrap=True)
+        out.print(f"see: {command('ledger', run, '--check')} · --task NAME", soft_wrap=True)
 
 
 def _lines(report: Report) -> Iterator[tuple[str, str]]:

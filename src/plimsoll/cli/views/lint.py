@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import console
-from plimsoll.cli.views.text import count, plain, product
+from plimsoll.cli.views.text import command, count, plain, product
 from plimsoll.config.file import load_config
 from plimsoll.core.errors import UsageError
 from plimsoll.tasks.assets.staged_assets import load_assets
@@ -175,7 +175,7 @@ def _closing_line(summary: Summary, linted: Sequence[LintResult]) -> Text:
 
 def _see(summary: Summary, request: Request, sarif_file: Path | None) -> Iterator[str]:
     if ABOUT_FETCHES.intersection(finding.rule for finding in summary.findings):
-        yield f"plimsoll stage {request.path} --to DIR"
+        yield command("stage", request.path, "--to", "DIR")
     if sarif_file is not None:
         yield str(sarif_file)
     if summary.findings:

@@ -6,11 +6,10 @@ from pathlib import Path
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import Screen
-from plimsoll.cli.terminal.evaluation import warn_of_unknown_keys
-from plimsoll.cli.views.evaluation import diagnosed
+from plimsoll.cli.views.evaluation import diagnosed, print_unknown_keys
 from plimsoll.cli.views.pool import pool_line
 from plimsoll.cli.views.status import voids
-from plimsoll.cli.views.text import count, duration, figure, plain, product
+from plimsoll.cli.views.text import command, count, duration, figure, plain, product
 from plimsoll.runs.evaluation.held_out import HeldOutResult
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.status import RunSummary
@@ -19,7 +18,7 @@ from plimsoll.runs.rollouts import Rollouts
 from plimsoll.runs.task_sets import TaskSet
 from plimsoll.workers.worker.backends import BACKENDS
 
-__all__ = ["closing", "excluded", "print_begin", "print_plan"]
+__all__ = ["closing", "print_begin", "print_plan"]
 
 
 def closing(
@@ -42,7 +41,7 @@ def closing(
     if summary.breaker is not None:
         yield from diagnosed(summary.breaker)
     for task, why in summary.out.items():
-        yield Text(excluded(task, why), style="yellow")
+        yield Text(_excluded(task, why), style="yellow")
     for why, skipped in summary.skipped.items():
         yield Text(f"{count(skipped, 'step')} without an update: {plain(why)}")
     if summary.pool is not None:
@@ -55,15 +54,15 @@ def closing(
             f"the last weights stay in {weights} for the servers; remove {weights.parent} when "
             "they no longer need it"
         )
-    again = "" if summary.done else f" · continue: plimsoll resume {summary.path}"
+    again = "" if summary.done else f" · continue: {command('resume', summary.path)}"
     directory = RunDirectory(Path(summary.path))
     # On a full disk neither could be written.
     files = (file for file in (directory.picture, directory.summary) if file.exists())
     shown = next(files, directory.path)
-    yield Text(f"see: {shown} · plimsoll ledger {summary.path}{again}")
+    yield Text(f"see: {shown} · {command('ledger', summary.path)}{again}")
 
 
-def excluded(task: str, why: str) -> str:
+def _excluded(task: str, why: str) -> str:
     """A task that is not rolled out, quarantined or excluded, with the reason."""
     reason = why.removeprefix("quarantined: ")
     return plain(f"{'excluded' if reason == why else 'quarantined'}: {task}: {reason}")
@@ -82,7 +81,8 @@ def _held_out(measured: Sequence[HeldOutResult]) -> Text:
 
 def _proof(summary: RunSummary) -> Text:
     if summary.problems is None:
-        return Text(f"the ledger was not checked; run: plimsoll ledger {summary.path} --check")
+        check = command("ledger", summary.path, "--check")
+        return Text(f"the ledger was not checked; run: {check}")
     if summary.problems:
         return Text(f"the ledger is wrong: {'; '.join(summary.problems)}", style="red")
     age = count(summary.max_age, "version")
@@ -102,7 +102,7 @@ def print_begin(rollouts: Rollouts, screen: Screen) -> None:
         if plan.held_out.tasks:
             _print_validated("held-out", plan.held_out, screen)
     if lost := rollouts.restored.lost:
-        text = f"running again: {count(lost, 'trial')} that ran when the run was killed"
+        text = f"running again: {count(lost, 'trial')} that were running when the run was killed"
         screen.err.print(Text(text), soft_wrap=True)
     if undone := _undone(rollouts):
         screen.err.print(Text(undone), soft_wrap=True)
@@ -139,19 +139,18 @@ def print_plan(plan: Plan, screen: Screen, policy: str | None) -> None:
     out, err = screen.out, screen.err
     run, workers = plan.config.run, plan.config.workers
     tasks = len(plan.trained.admitted)
-    epochs = count(run.epochs or 0, "epoch")
-    long = epochs if run.steps is None else count(run.steps, "step")
+    extent = count(run.epochs or 0, "epoch") if run.steps is None else count(run.steps, "step")
     parts = [
-        f"{product()}",
+        product(),
         BACKENDS[run.backend],
         f"agent {run.agent}",
         *([policy] if policy is not None else []),
         count(tasks, "task"),
-        f"{long} of {run.batch_groups} × {run.group_size} trials",
+        f"{extent} of {run.batch_groups} × {run.group_size} trials",
         f"{workers.number} × {workers.concurrency} at once ({workers.engine})",
     ]
     out.print(Text(" · ".join(parts)), soft_wrap=True)
     # If tasks are validated first, `print_begin` lists those left out.
     for name, why in () if run.validates else plan.left_out.items():
         err.print(Text(f"not run: {plain(name)}: {plain(why)}", style="yellow"), soft_wrap=True)
-    warn_of_unknown_keys(plan.unknown_keys, err)
+    print_unknown_keys(plan.unknown_keys, err)

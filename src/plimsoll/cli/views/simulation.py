@@ -44,12 +44,12 @@ def _simulate(plan: Plan, err: Console, *, restart: bool) -> dict[str, Run]:
     with Progress(*columns, console=err, transient=True) as progress:
         bars = dict[str, int]()
 
-        def tell(rule: str, step: int) -> None:
+        def advance(rule: str, step: int) -> None:
             if rule not in bars:
                 bars[rule] = progress.add_task(rule, total=plan.steps)
             progress.update(progress.task_ids[bars[rule]], completed=step)
 
-        return compare(plan, restart=restart, progress=tell)
+        return compare(plan, restart=restart, progress=advance)
 
 
 def _first_line(plan: Plan, *, restart: bool) -> str:

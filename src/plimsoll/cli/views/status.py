@@ -11,10 +11,11 @@ from rich.text import Text
 
 from plimsoll.cli.terminal.console import console, print_table
 from plimsoll.cli.views.pool import pool_line
-from plimsoll.cli.views.text import NONE, duration, figure, plain, product
+from plimsoll.cli.views.text import NONE, command, duration, figure, plain, product
 from plimsoll.runs.controller_process import controller
+from plimsoll.runs.evaluation.requests import can_resume
 from plimsoll.runs.files.directory import RunDirectory
-from plimsoll.runs.files.status import Status, read_status
+from plimsoll.runs.files.status import Status, reached_end, read_status
 from plimsoll.runs.files.steps import Step, StepReport, last_steps
 from plimsoll.sandboxes.host.owners import host_name
 from plimsoll.workers.controller.roster import WorkerStatus
@@ -164,13 +165,12 @@ def _workers(workers: Sequence[WorkerStatus]) -> Table:
 
 
 def _see(directory: RunDirectory, *, is_alive: bool, status: Status) -> str:
-    path = directory.path
+    see = f"see: {command('ledger', directory.path)}"
     if is_alive:
-        return f"see: plimsoll ledger {path} · plimsoll stop {path}"
-    is_done = status.steps is not None and status.step >= status.steps
-    is_done |= status.total is not None and status.trials >= status.total
-    again = "" if is_done else " · continue: "
-    return f"see: plimsoll ledger {path}" + (again and f"{again}plimsoll resume {path}")
+        return f"{see} · {command('stop', directory.path)}"
+    if reached_end(status, directory.summary) or not can_resume(directory):
+        return see
+    return f"{see} · continue: {command('resume', directory.path)}"
 
 
 SHOWN_STEPS = 8

@@ -1,9 +1,11 @@
-"""Numbers, durations and untrusted texts for people."""
+"""Numbers, durations, commands and untrusted texts for people."""
+
+import shlex
 
 from plimsoll import __version__
 from plimsoll.core.text import safe_line
 
-__all__ = ["NONE", "byte_size", "count", "duration", "figure", "plain", "product"]
+__all__ = ["NONE", "byte_size", "command", "count", "duration", "figure", "plain", "product"]
 
 NONE = "–"
 """Stands for a missing figure."""
@@ -12,6 +14,11 @@ NONE = "–"
 def product() -> str:
     """The name and the version, as the first line of a command shows them."""
     return f"plimsoll {'.'.join(__version__.split('.')[:2])}"
+
+
+def command(*words: object) -> str:
+    """A `plimsoll` command that can be pasted into a shell."""
+    return shlex.join(("plimsoll", *map(str, words)))
 
 
 def plain(text: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import console
-from plimsoll.cli.views.text import duration, figure, plain
+from plimsoll.cli.views.text import command, count, duration, figure, plain
 from plimsoll.core.errors import UsageError
 from plimsoll.trajectories.export.atif import to_atif
 from plimsoll.trajectories.export.conversations import Conversation, choose_branches, conversations
@@ -26,7 +26,7 @@ from plimsoll.trajectories.trajectory_file import (
 from plimsoll.trials.record import AgentEnd, VerdictFile
 from plimsoll.trials.verdicts import CAUSES, Graded, Verdict, Void
 
-__all__ = ["FoundTrial", "find_trial", "print_json", "print_shown", "verdict_lines", "write_export"]
+__all__ = ["FoundTrial", "find_trial", "print_json", "print_shown", "write_export"]
 
 VERDICT = "verdict.json"
 NAMED = 3
@@ -101,12 +101,13 @@ def print_shown(shown: FoundTrial, *, branch: int | None, full: bool, tokens: bo
         for part in render(chosen, trajectory.troubles, full=full, alone=alone):
             out.print(part)
     out.print()
-    out.print(f"see: plimsoll show {shown.folder} --full · --tokens · --branch N · --export atif")
+    see = command("show", shown.folder, "--full")
+    out.print(f"see: {see} · --tokens · --branch N · --export atif")
 
 
 def _head(shown: FoundTrial) -> Iterator[Text]:
     if shown.verdict is not None:
-        yield from verdict_lines(shown.verdict)
+        yield from _verdict_lines(shown.verdict)
     elif shown.trajectory is not None:
         about = shown.trajectory.opened.about
         if "task" in about:
@@ -191,9 +192,10 @@ def write_export(
         for piece in pieces:
             click.echo(piece, nl=False)
         return
+    # All of it before the file is opened: an export that fails keeps an existing file.
+    data = b"".join(pieces)
     try:
-        with out.open("wb") as file:
-            size = sum(file.write(piece) for piece in pieces)
+        size = out.write_bytes(data)
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror or error}") from error
     click.echo(f"{out}: {size:,} bytes", err=True)
@@ -208,7 +210,7 @@ def _exported(
         yield msgspec.json.encode(to_atif(trajectory, branch=branch, reward=reward)) + b"\n"
 
 
-def verdict_lines(file: VerdictFile) -> Iterator[Text]:
+def _verdict_lines(file: VerdictFile) -> Iterator[Text]:
     """The verdict, then its details, one named line each."""
     verdict = file.verdict
     style = "yellow" if isinstance(verdict, Void) else ""
@@ -245,7 +247,7 @@ def _end_text(end: AgentEnd) -> str:
     if end.exit_code is not None:
         parts.append(f"exit {end.exit_code}")
     if end.turns is not None:
-        parts.append(f"{end.turns:,} {'turn' if end.turns == 1 else 'turns'}")
+        parts.append(count(end.turns, "turn"))
     return " · ".join(parts)
 
 

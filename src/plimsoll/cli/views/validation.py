@@ -1,80 +1,37 @@
-"""`plimsoll validate` and its output. Results go to stdout, everything else to stderr."""
+"""The output of `plimsoll validate`: progress, closing table, the next command."""
 
-import contextlib
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import click
-import msgspec
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll.cli.terminal.console import MIN_WIDTH, console, print_all
-from plimsoll.cli.terminal.evaluation import (
-    naming_resume,
-    remote_sandboxes,
-    warn_of_unknown_keys,
-)
-from plimsoll.cli.terminal.interrupts import Interrupts
-from plimsoll.cli.terminal.progress import showing_progress
-from plimsoll.cli.views.evaluation import first_line, pace
-from plimsoll.cli.views.text import duration, figure, plain
+from plimsoll.cli.terminal.console import MIN_WIDTH
+from plimsoll.cli.views.evaluation import pace
+from plimsoll.cli.views.text import count, duration, figure, plain
 from plimsoll.runs.breaker.diagnosis import remedies
 from plimsoll.runs.plan import command_line
 from plimsoll.runs.validation.records import Attempt, TaskRecord
 from plimsoll.runs.validation.validate_run import Report, ValidateRun
-from plimsoll.workers.worker.backends import BACKENDS
 
-__all__ = ["validate"]
-
-
-def validate(run: ValidateRun, *, as_json: bool) -> int:
-    """Validate tasks until the end or a signal, and return the exit status."""
-    request = run.request
-    err = console(stderr=True)
-    # With --json, only the JSON object goes to stdout.
-    out = err if as_json else console(stderr=False)
-    tasks = len(run.loaded.tasks) + len(run.loaded.invalid)
-    doing = "validate with oracle and nop"
-    out.print(first_line(BACKENDS[request.backend], doing, tasks, request.repeat), soft_wrap=True)
-    warn_of_unknown_keys(run.unknown_keys, err)
-    with Interrupts(
-        sandboxes=remote_sandboxes(request.backend, run.directory.name, err)
-    ) as interrupts:
-        with naming_resume(run, err):
-            try:
-                # Some libraries print to stdout, for example about the death of a node.
-                with contextlib.redirect_stdout(sys.stderr):
-                    interrupts.run(_run(run, err))
-            finally:
-                report = run.finish()
-        if as_json:
-            click.echo(msgspec.json.encode(report))
-        print_all(out, _closing(run, report, interrupted=interrupts.signal is not None))
-        if interrupts.exit_code is not None:
-            return interrupts.exit_code
-    return 1 if report.quarantined or report.not_finished else 0
+__all__ = ["closing", "progress_line"]
 
 
-async def _run(run: ValidateRun, err: Console) -> None:
-    def line() -> str:
-        results, evaluation = run.results(), run
-        valid = sum(record.ok for record in results)
-        parts = [
-            f"{evaluation.tally.trials:,}/{evaluation.total:,} trials",
-            f"valid {valid:,}",
-            f"quarantined {len(results) - valid:,}",
-        ]
-        return " · ".join((*parts, *pace(evaluation)))
-
-    async with showing_progress(run, err, line):
-        await run.run()
+def progress_line(run: ValidateRun) -> str:
+    """The progress in one line."""
+    results = run.results()
+    valid = sum(record.ok for record in results)
+    parts = [
+        f"{run.tally.trials:,}/{run.total:,} trials",
+        f"valid {valid:,}",
+        f"quarantined {len(results) - valid:,}",
+    ]
+    return " · ".join((*parts, *pace(run)))
 
 
-def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable[RenderableType]:
+def closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable[RenderableType]:
     """The table, reasons of quarantined tasks, written files, and the next command."""
     if report.results:
         yield _table(report.results)
@@ -107,10 +64,9 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
 
 
 def _spent(run: ValidateRun, report: Report) -> str:
-    evaluation = run
     return (
         f"{report.valid:,} valid, {report.quarantined:,} quarantined, {report.flaky:,} flaky"
-        f" · {evaluation.tally.trials:,} trials in {duration(evaluation.seconds)}"
+        f" · {count(run.tally.trials, 'trial')} in {duration(run.seconds)}"
     )
 
 

@@ -8,8 +8,9 @@ import msgspec
 from plimsoll.core.errors import UsageError
 from plimsoll.runs.files.directory import RunDirectory, write_whole
 
-__all__ = ["command_of", "read_request", "write_request"]
+__all__ = ["can_resume", "command_of", "read_request", "write_request"]
 
+_RESUMABLE = ("run", "eval", "validate")
 _T = TypeVar("_T")
 
 
@@ -27,6 +28,11 @@ def write_request(directory: RunDirectory, command: str, request: object) -> Non
 def command_of(directory: RunDirectory) -> str:
     """The command of a run directory: `eval`, `validate`, `trl`, `verl`; else `run`."""
     return _read(directory).command if directory.request.exists() else "run"
+
+
+def can_resume(directory: RunDirectory) -> bool:
+    """Whether `plimsoll resume` can continue the run. A trainer of TRL or verl starts a new one."""
+    return command_of(directory) in _RESUMABLE
 
 
 def read_request(directory: RunDirectory, kind: type[_T]) -> _T:

@@ -9,7 +9,7 @@ from plimsoll.runs.files.results import Diagnosis
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.workers.controller.roster import WorkerStatus
 
-__all__ = ["RunSummary", "Status", "read_status"]
+__all__ = ["RunSummary", "Status", "reached_end", "read_status"]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +108,25 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of sandbox starts since the start of the current process, if there were any."""
     warnings: list[str] = []
     """Missing capabilities and failures of the workers' sandboxes."""
+
+
+class _End(msgspec.Struct):
+    """The part of a `RunSummary` that says whether the run is done."""
+
+    done: bool
+
+
+def reached_end(status: Status, summary: Path) -> bool:
+    """Whether a run reached its last step, the end of its epochs, or its last trial."""
+    if status.total is not None:
+        return status.trials >= status.total
+    if status.steps is not None:
+        return status.step >= status.steps
+    # Of a run over epochs, only the summary says it.
+    try:
+        return status.state == "ended" and msgspec.json.decode(summary.read_bytes(), type=_End).done
+    except (OSError, msgspec.MsgspecError):
+        return False
 
 
 def read_status(path: Path) -> Status:

@@ -32,22 +32,30 @@ def parse_local_sources(values: Sequence[str]) -> LocalSources:
     """Parse the `--from` options; a `UsageError` names the invalid one."""
     sources = LocalSources()
     for value in values:
-        if value.startswith(("wheels=", "npm=")):
-            kind, _, path = value.partition("=")
-            setattr(sources, kind, _existing(value, path, folder=True))
-            continue
-        kind, _, rest = value.partition(":")
-        source, path = _split(rest)
-        if kind not in ("git", "url") or not source:
-            raise UsageError(f"--from {value}: expected {FORMS}")
-        local = _existing(value, path, folder=False)
-        if kind == "git":
-            sources.git[canonical_url(source)] = local
-        elif local.is_dir():
-            raise UsageError(f"--from {value}: {path} is a folder; a URL needs a file")
+        if value.startswith("wheels="):
+            sources.wheels = _existing_folder(value)
+        elif value.startswith("npm="):
+            sources.npm = _existing_folder(value)
         else:
-            sources.urls[source] = local
+            _add_copy(sources, value)
     return sources
+
+
+def _add_copy(sources: LocalSources, value: str) -> None:
+    """Add the local copy of a repository or of the file of a URL."""
+    kind, _, rest = value.partition(":")
+    source, path = _split(rest)
+    if kind not in ("git", "url") or not source:
+        raise UsageError(f"--from {value}: expected {FORMS}")
+    local = Path(path).expanduser().absolute()
+    if not path or not local.exists():
+        raise UsageError(f"--from {value}: no such file or folder: {path}")
+    if kind == "git":
+        sources.git[canonical_url(source)] = local
+    elif local.is_dir():
+        raise UsageError(f"--from {value}: {path} is a folder; a URL needs a file")
+    else:
+        sources.urls[source] = local
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -59,8 +67,9 @@ def _split(text: str) -> tuple[str, str]:
     return source, path
 
 
-def _existing(value: str, path: str, *, folder: bool) -> Path:
-    local = Path(path).expanduser().absolute()
-    if not path or not (local.is_dir() if folder else local.exists()):
-        raise UsageError(f"--from {value}: no such {'folder' if folder else 'file'}: {path}")
-    return local
+def _existing_folder(value: str) -> Path:
+    _, _, path = value.partition("=")
+    folder = Path(path).expanduser().absolute()
+    if not path or not folder.is_dir():
+        raise UsageError(f"--from {value}: no such folder: {path}")
+    return folder

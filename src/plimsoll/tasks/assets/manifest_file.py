@@ -1,6 +1,7 @@
 """assets.toml: validated on reading, because users may edit it; written atomically."""
 
 import os
+import shlex
 import tomllib
 from collections.abc import Iterable
 from dataclasses import fields
@@ -98,7 +99,7 @@ def read_manifest(folder: Path) -> tuple[tuple[Asset, ...], tuple[Request, ...]]
         found = Manifest.model_validate(tomllib.loads(text))
     except FileNotFoundError:
         raise AssetError(
-            f"{file}: missing; `plimsoll stage TASKS --to {folder}` writes it"
+            f"{file}: missing; `plimsoll stage TASKS --to {shlex.quote(str(folder))}` writes it"
         ) from None
     except OSError as error:
         raise AssetError(f"{file}: cannot be read: {error.strerror}") from None

@@ -5,6 +5,7 @@ for tasks whose fetches with that tool are all staged; other tasks keep their ne
 """
 
 import hashlib
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -162,6 +163,6 @@ def load_assets(folder: Path | None) -> StagedAssets | None:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise UsageError(
             f"{folder / missing[0]}: missing{more}, and assets.toml names it; "
-            f"repair it with `plimsoll stage TASKS --to {folder}`"
+            f"repair it with `plimsoll stage TASKS --to {shlex.quote(str(folder))}`"
         )
     return assets

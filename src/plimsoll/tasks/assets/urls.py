@@ -3,12 +3,13 @@
 import hashlib
 import re
 import shutil
+import string
 import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Asset
@@ -25,15 +26,18 @@ SCHEMES = ("http", "https", "ftp", "file")
 
 def stage_url(store: AssetStore, url: str, local: Path | None) -> Asset:
     """Download a file, or copy its local replacement."""
+    try:
+        path = f"files/{_name(url)}"
+    except ValueError as error:
+        raise AssetError(f"not a valid URL: {error}") from None
     with store.partial() as folder:
         file = folder / "file"
         if local is not None:
             shutil.copyfile(local, file)
         else:
             _download(url, file)
-        found = store.put(file, f"files/{_name(url)}")
+        found = store.put(file, path)
     how = "curl and wget read it instead of its URL"
-    path = f"files/{_name(url)}"
     return Asset(Kind.URL, url, found.digest, found.digest, found.size, path, None, how)
 
 
@@ -63,6 +67,8 @@ def _download(url: str, file: Path) -> None:
 
 
 def _download_once(url: str, file: Path) -> None:
+    # urllib accepts only ASCII; curl sends other characters as they are.
+    url = quote(url, safe=string.punctuation)
     # Some servers reject Python's default user agent.
     request = urllib.request.Request(url, headers={"User-Agent": "plimsoll-stage curl/8"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, file.open("wb") as target:

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from plimsoll.core.errors import TaskError
 from plimsoll.tasks.dockerfile.parser import Dockerfile, Instruction, parse_dockerfile
-from plimsoll.tasks.dockerfile.words import (
-    parse_arg,
-    parse_pairs,
-    raw_words,
-    unquote,
-)
+from plimsoll.tasks.dockerfile.words import parse_arg, parse_pairs, raw_words, unquote
 from plimsoll.tasks.shell.options import expand, join_path
 from plimsoll.tasks.shell.parser import parse_script
 from plimsoll.tasks.shell.syntax import Script
@@ -165,10 +160,9 @@ def _script_text(instruction: Instruction, lines: Sequence[str], escape: str) ->
     own = list(lines[instruction.line - 1 : instruction.end_line])
     if instruction.args.lstrip().startswith("<<") and instruction.heredocs:
         return "".join(heredoc.body for heredoc in instruction.heredocs), instruction.line + 1
-    start = own[0].find(instruction.args.split(None, 1)[0]) if instruction.args else 0
     keyword = re.match(r"\s*\w+(?:\s+--[\w-]+(?:=\S*)?)*\s*", own[0])
-    cut = keyword.end() if keyword else max(start, 0)
-    own[0] = " " * cut + own[0][cut:]
+    assert keyword is not None, own[0]
+    own[0] = " " * keyword.end() + own[0][keyword.end() :]
     body = len(own) - sum(h.body.count("\n") + 1 for h in instruction.heredocs)
     for at in range(1, body):
         # Docker drops comments and empty lines between continuation lines; a shell does not.
@@ -190,14 +184,14 @@ def _copy(stage: Stage, instruction: Instruction, escape: str) -> None:
         return
     *sources, target = words
     folder = join_path(stage.workdir, target)
-    remote = [s for s in sources if re.match(r"(?:https?|git)://|git@", s)]
-    if instruction.keyword == "ADD" and remote:
-        for url in remote:
-            is_git = url.split("#")[0].endswith(".git") or not url.startswith("http")
-            name = "" if is_git or not target.endswith("/") else posixpath.basename(url)
-            stage.additions.append(RemoteAdd(url, join_path(folder, name), instruction.line))
-        return
-    stage.copies.append(Copy(tuple(sources), folder, instruction.flag("from")))
+    is_add = instruction.keyword == "ADD"
+    remote = [s for s in sources if is_add and re.match(r"(?:https?|git)://|git@", s)]
+    for url in remote:
+        is_git = url.split("#")[0].endswith(".git") or not url.startswith("http")
+        name = "" if is_git or not target.endswith("/") else posixpath.basename(url)
+        stage.additions.append(RemoteAdd(url, join_path(folder, name), instruction.line))
+    if copied := tuple(source for source in sources if source not in remote):
+        stage.copies.append(Copy(copied, folder, instruction.flag("from")))
 
 
 def _pairs(args: str, escape: str) -> tuple[tuple[str, str], ...]:

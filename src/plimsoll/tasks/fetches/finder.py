@@ -19,7 +19,7 @@ from plimsoll.tasks.grader.python_file import PythonFile, dotted
 from plimsoll.tasks.shell.options import is_remote
 from plimsoll.tasks.shell.parser import parse_script
 from plimsoll.tasks.task import Step, Task
-from plimsoll.tasks.text_files import files_below, read_text, relative_name
+from plimsoll.tasks.text_files import read_text, relative_name, texts_below
 
 __all__ = [
     "agent_fetches",
@@ -229,11 +229,9 @@ def agent_fetches(step: Step, cwd: str) -> tuple[FoundFetch, ...]:
     if folder is None:
         return ()
     scanner = Scanner(Phase.AGENT, (folder,), cwd)
-    for path in files_below(folder, "*.sh"):
-        text = read_text(path)
-        if text is not None:
-            scanner.cwd = cwd
-            scanner.scan(parse_script(text), relative_name(path, step.task_folder))
+    for path, text in texts_below(folder, "*.sh"):
+        scanner.cwd = cwd
+        scanner.scan(parse_script(text), relative_name(path, step.task_folder))
     return tuple(scanner.found)
 
 

@@ -10,7 +10,7 @@ from plimsoll.tasks.shell.options import split_options
 from plimsoll.tasks.shell.parser import parse_script
 from plimsoll.tasks.shell.syntax import Command, Script
 from plimsoll.tasks.task import Step
-from plimsoll.tasks.text_files import files_below, read_text, relative_name
+from plimsoll.tasks.text_files import MAX_FILES, files_below, read_text, relative_name
 
 __all__ = [
     "CHECKS",
@@ -76,7 +76,10 @@ class Grader:
 
     @cached_property
     def pythons(self) -> dict[str, PythonFile]:
-        """Python files of the grader: beside `test.sh`, named in a script, or test modules."""
+        """Python files of the grader: beside `test.sh`, named in a script, or test modules.
+
+        At most `MAX_FILES`.
+        """
         named = {n for source in self.scripts.values() for n in self._named_in(source.script)}
         found: dict[str, PythonFile] = {}
         for name, path in self.files.items():
@@ -88,6 +91,8 @@ class Grader:
                     found[name] = read_python(
                         relative_name(path, self.step.task_folder), name, text
                     )
+            if len(found) == MAX_FILES:
+                break
         return found
 
     def _script(self, name: str, path: Path) -> ScriptFile | None:

@@ -146,7 +146,7 @@ def describe_fetch(fetch: Fetch) -> str:
         "npm": "npm install",
         "pip": "pip install",
         "python": "a request to",
-        "uv": "uv pip install",
+        "uv": "uv pip install" if fetch.what else "uv sync",
     }.get(fetch.tool, fetch.tool)
     what = " ".join(fetch.what[:3]) + (" …" if len(fetch.what) > 3 else "")
     return f"`{action} {what}`" if what else f"`{action}`"

@@ -10,7 +10,7 @@ from plimsoll.tasks.grader.python_file import PythonFile
 from plimsoll.tasks.lint.image_contents import IMPORT_NAMES, package_name
 from plimsoll.tasks.lint.parsed_task import GradedStep, ParsedTask
 from plimsoll.tasks.lint.rule import Rule, Severity, Violation
-from plimsoll.tasks.text_files import files_below, read_text
+from plimsoll.tasks.text_files import files_below, read_text, texts_below
 
 __all__ = ["GRADER_IMPORT_MISSING"]
 
@@ -93,7 +93,7 @@ def _task_modules(parsed: ParsedTask, graded: GradedStep) -> set[str]:
     texts = [read_text(step.step.folder / "instruction.md") for step in parsed.steps]
     for step in parsed.steps:
         if step.step.solution_dir is not None:
-            texts += [read_text(path) for path in files_below(step.step.solution_dir, "*")]
+            texts += [text for _, text in texts_below(step.step.solution_dir, "*")]
     for text in texts:
         names |= set(IDENTIFIER.findall(text or ""))
     return names - {"pytest"}

@@ -26,7 +26,7 @@ from plimsoll.tasks.shell.syntax import (
     Statement,
     statements_of,
 )
-from plimsoll.tasks.text_files import read_text
+from plimsoll.tasks.text_files import MAX_FILES, read_text
 
 __all__ = [
     "EXIT_CODE_THROWN_AWAY",
@@ -167,7 +167,10 @@ def _check_no_reward(parsed: ParsedTask) -> Iterator[Violation]:
 def _mentions_reward(graded: GradedStep) -> bool:
     if any(end.has_reward for end in graded.outcomes.ends):
         return True
-    texts = (read_text(path) for path in graded.grader.files.values())
+    files = graded.grader.files.values()
+    if len(files) > MAX_FILES:
+        return True  # too many to read
+    texts = (read_text(path) for path in files)
     return any("reward" in text or "/logs/verifier" in text for text in texts if text)
 
 
