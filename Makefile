@@ -103,4 +103,4 @@ bench-training: $(READY)  ## measure asynchronous training, beside synchronous
 	$(BIN)/python bench/bench_training.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and runs
-	rm -rf $(VENV) .pytest_cache .ruff_cache runs site
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache runs site

@@ -1,6 +1,6 @@
 """Benchmark of the ledger: events written, decisions, opening a long journal, and memory.
 
-Also measures a turn of the controller with many trials in flight.
+Also measures a turn of the scheduler with many trials in flight.
 
 make bench-ledger
 python bench/bench_ledger.py --events 1000000
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from controller_turn import Turn, controller_turn
 from plimsoll.core.endings import Ending
 from plimsoll.core.ids import Owner
 from plimsoll.ledger.accounts import Accounts
@@ -31,6 +30,7 @@ from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.rules.batching import Batch
 from plimsoll.ledger.settings import Settings
 from plimsoll.trials.verdicts import Cause, Graded, Void
+from scheduler_turn import Turn, scheduler_turn
 
 ORDER = DataOrder([f"task-{n}" for n in range(1000)])
 GOOD = Graded(1.0, Ending.SUBMITTED)
@@ -186,16 +186,16 @@ def memory(groups: int) -> float:
     return float(os.read(read, 100))
 
 
-def controller_turns(folder: Path, turns: int) -> None:
+def scheduler_turns(folder: Path, turns: int) -> None:
     """Measure the same turns with 1,000 and with 10,000 trials in flight."""
     found: list[Turn] = []
     for running in (1_000, 10_000):
-        run_folder = folder / f"controller-{running}"
+        run_folder = folder / f"scheduler-{running}"
         run_folder.mkdir()
-        one = asyncio.run(controller_turn(run_folder, running, turns))
+        one = asyncio.run(scheduler_turn(run_folder, running, turns))
         found.append(one)
         figure = f"{one.median:.2f} ms, mean {one.mean:.2f}"
-        line(f"controller turn, {running:,} running: CPU, median", figure)
+        line(f"scheduler turn, {running:,} running: CPU, median", figure)
     line(
         "the same, 10,000 relative to 1,000",
         f"{found[1].median / found[0].median:.1f} ×",
@@ -224,7 +224,7 @@ def main() -> None:
         with every_event_durable():
             rate = asyncio.run(written_events(folder / "durable", 512, 4000))
         line("the same, each synced to disk", f"{rate:,.0f} /s", "≥ 5,000 /s")
-        controller_turns(folder, 300)
+        scheduler_turns(folder, 300)
         rate = asyncio.run(steps_a_second(folder / "steps", 200))
         line("consume and commit, one caller, each synced to disk", f"{rate:,.0f} /s")
         for batch, depth in ((16, 624), (1000, 9), (5000, 1)):

@@ -1,6 +1,6 @@
-"""The whole contract of a trainer with Plimsoll: python examples/rollouts.py [RUN]
+"""A minimal trainer on batches of Plimsoll: python examples/rollouts.py [RUN]
 
-Here the trainer only counts tokens. Kill it and run it again with the same RUN: it resumes.
+It only counts tokens. Kill it and run it again with the same RUN: it resumes.
 """
 
 import asyncio

@@ -29,8 +29,8 @@ async def main():
         many = []
         for n in range(int(number)):
             labels = Labels(run, f"task.{n + 1}", this_process(), time.time() + 3600)
-            wanted = SandboxSpec(labels, limits=Limits(memory_mb=200, pids=50))
-            many.append(await backend.create(image, wanted))
+            spec = SandboxSpec(labels, limits=Limits(memory_mb=200, pids=50))
+            many.append(await backend.create(image, spec))
         for n, one in enumerate(many, 1):
             await one.exec(f"setsid sleep {seconds}.{n} >/dev/null 2>&1 & touch /x")
         print(json.dumps([one.id for one in many]), flush=True)

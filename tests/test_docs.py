@@ -190,6 +190,37 @@ def test_pages_show_every_command():
     assert set(plimsoll.list_commands(click.Context(plimsoll))) - shown == set()
 
 
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("clean", "clean.md"),
+        ("eval", "eval.md"),
+        ("lint", "lint.md"),
+        ("run", "runs.md"),
+        ("stage", "stage.md"),
+        ("validate", "validate.md"),
+    ],
+)
+def test_a_page_has_the_exit_statuses_of_the_help(name: str, page: str):
+    command = plimsoll.get_command(click.Context(plimsoll), name)
+    assert command is not None and command.epilog is not None
+    offered = re.findall(r"^ +(\d+) {2,}|\((\d+): ", command.epilog, re.M)
+    text = (ROOT / "docs" / page).read_text()
+    table = re.search(r"^\| exit status.*\n\|.*\n((?:\|.*\n)+)", text, re.M)
+    assert table is not None
+    shown = re.findall(r"^\| ([\d, ]+) \|", table[1], re.M)
+    assert {number for row in shown for number in row.split(", ")} == {a or b for a, b in offered}
+
+
+@pytest.mark.parametrize("start", ["README.md", "docs/index.md"])
+def test_a_start_page_links_to_every_page(start: str):
+    page = ROOT / start
+    linked = re.findall(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)", page.read_text())
+    found = {(page.parent / target).resolve() for target in linked}
+    pages = {path for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"}
+    assert pages - found == set()
+
+
 @each_page
 def test_make_targets_exist(page: Path):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))

@@ -1,6 +1,6 @@
-"""Names that scripts, old runs and other programs depend on. They change knowingly, or not at all.
+"""Names that scripts, old runs and other programs depend on.
 
-All other tests write and read with the same code, so they would not notice a new name.
+All other tests write and read with the same code, so they would not notice a changed name.
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""TRL trains, Plimsoll rolls out: python examples/integrations/trl_grpo.py MODEL [STEPS]
+"""Train with TRL on rollouts of Plimsoll: python examples/integrations/trl_grpo.py MODEL [STEPS]
 
 MODEL is the folder of a Hugging Face model with a chat template.
 """

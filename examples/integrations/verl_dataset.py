@@ -1,6 +1,8 @@
-"""A dataset for verl, one row per task: python examples/integrations/verl_dataset.py TASKS FILE
+"""Write a dataset for verl, one row per task:
 
-verl trains on it, and Plimsoll rolls out:
+    python examples/integrations/verl_dataset.py TASKS FILE
+
+Train on it with verl, and roll out with Plimsoll:
 
     python -m verl.trainer.main_ppo \
         data.train_files=FILE data.val_files=FILE \
@@ -19,7 +21,7 @@ from plimsoll.tasks.loader import load_tasks
 
 
 def row(task):
-    """The columns that verl needs, and the name of the task. The agent reads its instruction."""
+    """The columns that verl needs, with the name of the task. The agent gets the instruction."""
     prompt = [{"role": "user", "content": task.name}]
     return {
         "prompt": prompt,

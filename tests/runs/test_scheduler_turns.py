@@ -1,4 +1,4 @@
-"""A turn of the controller has the same cost for any number of running trials."""
+"""A turn of the scheduler has the same cost for any number of running trials."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any, Self
 import pytest
 from rollout_runs import MakeConfig
 
-from driven_controller import driven_controller
+from driven_scheduler import driven_scheduler
 from plimsoll.config.file import Config
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.plan import Plan
@@ -38,7 +38,7 @@ class Work:
 async def work_of_turns(config: Config, directory: RunDirectory, running: int) -> list[int]:
     """The instructions of turns, with one of `running` trials ended before each."""
     took: list[int] = []
-    async with driven_controller(Plan.make(config), directory) as driven:
+    async with driven_scheduler(Plan.make(config), directory) as driven:
         await driven.fill(running)
         driven.stop_prewarming()
         for _ in range(3 * GROUP):

@@ -1,4 +1,4 @@
-"""The cost of a controller's turn with many trials in flight, for `bench_ledger.py`."""
+"""The cost of a scheduler's turn with many trials in flight, for `bench_ledger.py`."""
 
 import random
 import statistics
@@ -14,9 +14,9 @@ from plimsoll.runs.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from driven_controller import driven_controller
+from driven_scheduler import driven_scheduler
 
-__all__ = ["Turn", "controller_turn"]
+__all__ = ["Turn", "scheduler_turn"]
 
 WORKERS, GROUP, TASKS = 50, 8, 200
 
@@ -57,13 +57,13 @@ reuse = "fresh"
     return Plan.make(load_config(folder / "run.toml"))
 
 
-async def controller_turn(folder: Path, running: int, turns: int) -> Turn:
+async def scheduler_turn(folder: Path, running: int, turns: int) -> Turn:
     """Measure turns with many trials in flight. Before each, one trial ends and another starts."""
     plan = _plan(folder, running)
     directory = RunDirectory.create(folder / "run", now=datetime.now())
     took: list[float] = []
     pick = random.Random(0)
-    async with driven_controller(plan, directory) as driven:
+    async with driven_scheduler(plan, directory) as driven:
         await driven.fill(running)
         for _ in range(turns):
             await driven.finish(pick.choice(driven.tickets))

@@ -19,16 +19,16 @@ from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.controller.supervisor import Supervisor
 from plimsoll.workers.messages import Ready, Result
 
-__all__ = ["DrivenController", "driven_controller"]
+__all__ = ["DrivenScheduler", "driven_scheduler"]
 
 _GOOD = Graded(1.0, Ending.SUBMITTED)
 
 
-class DrivenController:
-    """Runs turns of the controller, and ends single trials between them."""
+class DrivenScheduler:
+    """Runs turns of the scheduler, and ends single trials between them."""
 
-    def __init__(self, controller: Scheduler, supervisor: Supervisor) -> None:
-        self._controller = controller
+    def __init__(self, scheduler: Scheduler, supervisor: Supervisor) -> None:
+        self._scheduler = scheduler
         self._supervisor = supervisor
 
     @property
@@ -37,11 +37,11 @@ class DrivenController:
         return list(self._supervisor._jobs)
 
     async def turn(self) -> None:
-        await self._controller._turn()
+        await self._scheduler._turn()
 
     async def fill(self, running: int) -> None:
         """Run turns until `running` trials run."""
-        while self._controller.running < running:
+        while self._scheduler.running < running:
             await self.turn()
 
     async def finish(self, ticket: str) -> None:
@@ -49,20 +49,18 @@ class DrivenController:
         supervisor = self._supervisor
         entry = supervisor._roster.find(supervisor._jobs[ticket].worker)
         assert entry is not None
-        kept = self._controller._running[ticket]
+        following = self._scheduler._running[ticket]
         supervisor._finish(entry, Result(ticket=ticket, verdict=_GOOD, seconds=1.0))
-        await kept
+        await following
 
     def stop_prewarming(self) -> None:
         """Announce no more trials to workers. The announcements are periodic, not once a turn."""
-        self._controller._prewarm_at = float("inf")
+        self._scheduler._prewarm_at = float("inf")
 
 
 @asynccontextmanager
-async def driven_controller(
-    plan: Plan, directory: RunDirectory
-) -> AsyncGenerator[DrivenController]:
-    """The controller of a run whose workers are all ready."""
+async def driven_scheduler(plan: Plan, directory: RunDirectory) -> AsyncGenerator[DrivenScheduler]:
+    """The scheduler of a run whose workers are all ready."""
     number = plan.config.workers.number
     async with (
         Ledger(directory.path, plan.settings, this_process(), time.time) as ledger,
@@ -71,18 +69,18 @@ async def driven_controller(
         await asyncio.sleep(0)
         for entry in supervisor._roster:
             supervisor._handle(entry, Ready("nowhere"))
-        watching = BreakerMonitor(Breaker(plan.breaker_limits(stops=False)), None, plan.tasks, 1)
-        controller = Scheduler(
+        monitor = BreakerMonitor(Breaker(plan.breaker_limits(stops=False)), None, plan.tasks, 1)
+        scheduler = Scheduler(
             plan,
             directory,
             ledger,
             supervisor,
-            watching,
+            monitor,
             RolloutBuffer(directory),
             "driven",
             plan.order(),
         )
-        async with controller._tasks:
-            yield DrivenController(controller, supervisor)
-            controller.stop("it was measured")
-            await controller.drain(0.0)
+        async with scheduler._tasks:
+            yield DrivenScheduler(scheduler, supervisor)
+            scheduler.stop("it was measured")
+            await scheduler.drain(0.0)
