@@ -22,7 +22,8 @@ from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, ServerFeatures, serve_script
 from plimsoll.sandboxes.protocol import Backend
 from plimsoll.tasks.task import Task
-from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 from plimsoll.trials.policy_session import PolicyAccess
 from plimsoll.trials.trial import run_trial
 

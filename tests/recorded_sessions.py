@@ -15,7 +15,8 @@ from plimsoll.trajectories.messages import Image, Message, Text, ToolCall
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange, Finish
 from plimsoll.trajectories.reported_tokens import TokenIds
-from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 __all__ = ["TOOLS", "Talk", "ask", "calling", "generated", "prompted", "result", "say", "system"]
 

@@ -67,5 +67,5 @@ async def test_an_agent_made_with_an_sdk_solves_a_task(backend: Backend, tmp_pat
     assert (end.ending, end.exit_code, end.turns) == (Ending.SUBMITTED, 0, 4), end
     branches = [exchange.branch for exchange in worked.trajectory.exchanges]
     assert branches == ["start", "extends", "extends", "extends"]
-    (sample,) = worked.trajectory.branches()
+    (sample,) = worked.trajectory.samples()
     assert sample.trained == (0, 1, 2, 3)

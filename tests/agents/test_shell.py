@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from helpers import HOST, long_time, processes_with, write_task_folder
 from plimsoll.agents.protocol import Assignment, Outcome
@@ -25,7 +27,8 @@ from plimsoll.gateway.upstreams.scripted.script import CallSpec, Script, Turn
 from plimsoll.sandboxes.protocol import Sandbox
 from plimsoll.testing.waiting import until
 from plimsoll.trajectories.messages import Message
-from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 DEEP = '{"more":' * 2000 + "1" + "}" * 2000
 CUT = Turn(text="```bash\nls", finish="length")
@@ -124,7 +127,7 @@ async def test_a_conversation_is_one_branch_token_by_token(work: Work):
     turns = [Turn(run=f"echo {number}", reasoning="Hm.", text="Next.") for number in range(4)]
     worked = await work(*turns, Turn(text="Done."))
     assert [one.branch for one in worked.trajectory.exchanges] == ["start", *["extends"] * 4]
-    assert len(worked.trajectory.branches()) == 1
+    assert len(worked.trajectory.samples()) == 1
 
 
 async def test_a_policy_without_tool_calls_can_write_blocks(work: Work, sandbox: Sandbox):
@@ -170,12 +173,19 @@ async def test_a_server_that_refuses_tools_is_asked_without_them(work: Work, san
         (Turn(calls=(CallSpec(name="bash", arguments="{not json"),)), 'such as {"command"'),
         (Turn(calls=(CallSpec(name="bash", arguments={"cmd": "ls"}),)), 'such as {"command"'),
         (Turn(calls=(CallSpec(name="bash", arguments=DEEP),)), 'such as {"command"'),
+        (Turn(calls=(CallSpec(name="bash", arguments={"command": ""}),)), "command is empty"),
+        (Turn(calls=(CallSpec(name="bash", arguments={"command": "ls\0"}),)), "a NUL character"),
         (Turn(calls=(CallSpec(name="edit", arguments={}),)), "There is no tool 'edit'"),
+        (Turn(text="```bash\n```"), "command is empty"),
+        (Turn(text="```bash\nls\0\n```"), "a NUL character"),
         (Turn(text=""), "is empty"),
         (Turn(text="I think that", finish="length"), "was cut off"),
         (CUT, "does not end"),
     ],
-    ids=["no-json", "no-command", "too-deep", "no-tool", "empty", "too-long", "open-block"],
+    ids=[
+        *("no-json", "no-command", "too-deep", "empty-command", "nul", "no-tool"),
+        *("empty-block", "nul-in-a-block", "empty", "too-long", "open-block"),
+    ],
 )
 async def test_an_invalid_answer_is_corrected_but_not_a_second_one_in_a_row(
     work: Work, mistake: Turn, words: str
@@ -198,6 +208,23 @@ async def test_invalid_arguments_are_not_sent_back_to_the_server(work: Work):
     worked = await work(Turn(calls=(broken, fine)))
     sent = [call.arguments for call in worked.messages[2].calls]
     assert sent == ["{}", '{"command":"true"}']
+
+
+async def test_an_answer_may_lack_the_fields_that_servers_leave_out(assign: Assign, log: bytearray):
+    """The gateway forwards such answers unchanged."""
+    command = {"name": "bash", "arguments": '{"command": "echo fine"}'}
+    calls = iter([command, {"name": "submit"}])
+
+    async def answer(_: web.Request) -> web.Response:
+        message = {"role": "assistant", "tool_calls": [{"id": "1", "function": next(calls)}]}
+        return web.json_response({"choices": [{"message": message}]})
+
+    server = web.Application()
+    server.router.add_post("/s/x/v1/chat/completions", answer)
+    async with TestServer(server) as gateway:
+        access = Access(str(gateway.make_url("/s/x")), "key", "policy")
+        assert await Shell().run(assign(access)) == Outcome(Ending.SUBMITTED)
+    assert log.decode() == "$ echo fine\nfine\n"
 
 
 async def test_the_output_shown_to_the_policy_is_bounded(work: Work):

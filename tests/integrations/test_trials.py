@@ -50,7 +50,7 @@ async def test_a_graded_trial_has_its_reward_and_the_policys_own_tokens(tmp_path
         trials.set_version(Version(0, 7))
         row = await trials.run("touch", "1")
     (line,) = token_rows(row.trajectory)
-    (sample,) = read_stored(row.trajectory).branches()
+    (sample,) = read_stored(row.trajectory).samples()
     assert (row.reward, row.cause) == (1.0, None)
     assert row.turns == 2 and row.answer_tokens == line.trained
     assert row.prompt_tokens and row.sandbox_seconds and row.trial and row.folder

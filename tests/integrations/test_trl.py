@@ -137,7 +137,7 @@ def test_trl_trains_on_the_tokens_that_the_policy_sampled(trained: Trained):
         for index, task in enumerate(row["prompt"] for row in made["inputs"]):
             if task == "broken":
                 continue
-            (sample,) = read_stored(trained.last_of(call, index).trajectory).branches()
+            (sample,) = read_stored(trained.last_of(call, index).trajectory).samples()
             prompt = made["prompt_ids"][index][made["prompt_mask"][index].bool()]
             answer = made["completion_ids"][index][made["completion_mask"][index].bool()]
             mask = made["tool_mask"][index][made["completion_mask"][index].bool()]
@@ -154,7 +154,7 @@ def test_each_step_is_generated_with_its_initial_weights(trained: Trained):
         assert apart.max() < 1e-3
         for index in range(len(made["inputs"])):
             row = trained.last_of(call, index)
-            for sample in read_stored(row.trajectory).branches():
+            for sample in read_stored(row.trajectory).samples():
                 stamped = {version.number for version in sample.versions if version}
                 assert stamped == {call - 1}
     before, after = (made["now"] for made in trained.seen)

@@ -41,7 +41,7 @@ def books_at(version: Version) -> Books:
 
 def chosen(checkpoints: Checkpoints, books: Books) -> Checkpoint | None:
     """The checkpoint that a run continues from: the newest that fits and is unchanged."""
-    whole = (made for made in checkpoints.fitting(books) if not checkpoints.verify(made))
+    whole = (made for made in checkpoints.restorable(books) if not checkpoints.verify(made))
     return next(whole, None)
 
 

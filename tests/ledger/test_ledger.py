@@ -338,13 +338,21 @@ async def test_many_short_runs_together_write_a_snapshot(
         await opened.__aexit__(None, None, None)
 
 
-async def test_a_check_finds_an_event_filed_under_another_group(tmp_path: Path):
+async def test_a_check_finds_an_event_stored_under_another_group(tmp_path: Path):
     async with ledger(tmp_path) as opened:
         await opened.admit(ORDER)
     change(tmp_path / FILE, "UPDATE events SET subject = '1-0' WHERE subject = '0-0'")
     problems = make_report(tmp_path, check=True).problems
     assert problems
     assert all("is stored under another id or subject" in problem for problem in problems)
+
+
+async def test_a_check_reports_an_id_that_is_not_text(tmp_path: Path):
+    async with ledger(tmp_path) as opened:
+        await opened.admit(ORDER)
+    change(tmp_path / FILE, "UPDATE events SET id = CAST(x'ff' AS TEXT) WHERE seq = 2")
+    problems = make_report(tmp_path, check=True).problems
+    assert any("its ids and subjects" in problem for problem in problems)
 
 
 async def test_rollouts_with_tokens_of_an_unknown_version_are_not_retried_for_ever(

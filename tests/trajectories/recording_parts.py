@@ -11,7 +11,8 @@ from plimsoll.trajectories.messages import Message, Part, Text, ToolCall, raw_ke
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.records import Exchange
 from plimsoll.trajectories.reported_tokens import AnsweredRequest, TokenIds
-from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 TOOLS = msgspec.Raw(b'[{"type":"function","function":{"name":"bash"}}]')
 END = 3

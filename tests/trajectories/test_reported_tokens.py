@@ -128,7 +128,7 @@ async def test_ids_that_do_not_add_up_are_dropped_with_the_reason(talk: Talk, wh
     exchange = talk.ask(U, answer=A, **changes)
     assert exchange.tokens is None
     assert why in exchange.untrainable
-    assert (await talk.close()).branches() == []
+    assert (await talk.close()).samples() == []
 
 
 NO_LOGPROBS = {
@@ -149,7 +149,7 @@ async def test_an_answer_without_its_log_probabilities_is_never_trained_on(talk:
     assert exchange.tokens is not None
     assert exchange.tokens.logprobs == b""
     talk.ask(U, A, user("and"), answer=A)
-    (sample,) = (await talk.close()).branches()
+    (sample,) = (await talk.close()).samples()
     assert sample.exchanges == (0, 1)
     assert sample.trained == (1,)
     assert sum(sample.mask) == len(generated(A))
@@ -169,7 +169,7 @@ async def test_each_token_carries_the_version_that_generated_it(talk: Talk):
     trajectory = await talk.close()
     assert trajectory.exchanges[0].tokens is not None
     assert trajectory.exchanges[0].tokens.versions == ((V1, 2), (V2, 2))
-    (sample,) = trajectory.branches()
+    (sample,) = trajectory.samples()
     assert sample.versions == [None] * len(prompted([U])) + [V1, V1, V2, V2]
 
 

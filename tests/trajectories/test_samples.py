@@ -21,7 +21,8 @@ from plimsoll.core.versions import FIRST_VERSION
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.samples import Sample
-from plimsoll.trajectories.trajectory_file import Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import read_trajectory
 
 S, U, A = system("you help"), user("fix"), assistant("look", bash("c1"))
 T, B = tool("c1", "out"), assistant("done")
@@ -34,7 +35,7 @@ def trained(samples: list[Sample]) -> int:
 async def test_a_conversation_is_one_sample_of_the_servers_ids(talk: Talk):
     talk.ask(S, U, answer=A)
     talk.ask(S, U, A, T, answer=B)
-    (sample,) = (await talk.close()).branches()
+    (sample,) = (await talk.close()).samples()
     assert list(sample.ids) == prompted([S, U, A, T]) + generated(B)
     first, a, t = len(prompted([S, U])), len(generated(A)), len("7out36")
     b = len(generated(B))
@@ -51,7 +52,7 @@ async def test_shared_exchanges_are_trained_in_the_first_branch_only(talk: Talk)
     talk.ask(U, answer=A)
     talk.ask(U, A, T, answer=B)
     talk.ask(U, A, tool("c1", "other"), answer=assistant("else"))
-    first, second = (await talk.close()).branches()
+    first, second = (await talk.close()).samples()
     assert (first.exchanges, first.trained) == ((0, 1), (0, 1))
     assert (second.exchanges, second.trained) == ((0, 2), (2,))
     assert second.branch == "rewritten"
@@ -66,7 +67,7 @@ async def test_a_second_answer_is_a_sample_with_the_same_prompt(talk: Talk):
     talk.ask(U, answer=A)
     talk.ask(U, A, T, answer=B)
     talk.ask(U, A, T, answer=assistant("or so"))
-    first, second = (await talk.close()).branches()
+    first, second = (await talk.close()).samples()
     assert second.branch == "again"
     assert list(second.ids) == prompted([U, A, T]) + generated(assistant("or so"))
     assert trained([second]) == len(generated(assistant("or so")))
@@ -77,7 +78,7 @@ async def test_a_retokenized_turn_begins_a_sample_and_loses_none(talk: Talk):
     thinking = assistant("look", bash("c1"), reasoning="hm")
     talk.ask(U, answer=thinking)
     talk.ask(U, A, T, answer=B)
-    first, second = (await talk.close()).branches()
+    first, second = (await talk.close()).samples()
     assert list(first.ids) == prompted([U]) + generated(thinking)
     assert (second.branch, second.exchanges) == ("retokenized", (1,))
     assert list(second.ids) == prompted([U, A, T]) + generated(B)
@@ -88,7 +89,7 @@ async def test_exchanges_around_one_without_ids_are_still_trained_on(talk: Talk)
     talk.ask(U, answer=A)
     talk.ask(U, A, T, answer=B, tokens=None)
     talk.ask(U, A, T, B, user("on"), answer=A)
-    first, second = (await talk.close()).branches()
+    first, second = (await talk.close()).samples()
     assert (first.exchanges, second.exchanges) == ((0,), (2,))
     assert list(second.ids) == prompted([U, A, T, B, user("on")]) + generated(A)
     assert trained([first, second]) == 2 * len(generated(A))
@@ -133,7 +134,7 @@ def check(trajectory: Trajectory, expected: list[tuple[list[Message], Message]])
         assert [one.text for one in trajectory.messages_of(exchange)] == [
             one.text for one in prompt
         ]
-    samples = trajectory.branches()
+    samples = trajectory.samples()
     owners = [one for sample in samples for one in sample.trained]
     assert sorted(owners) == list(range(len(expected)))
     assert trained(samples) == sum(len(generated(answer)) for _, answer in expected)

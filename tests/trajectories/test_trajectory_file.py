@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -101,6 +102,22 @@ async def test_nothing_is_added_after_the_end(talk: Talk):
         talk.recorder.commit(position, done([U], A))
     with pytest.raises(TrajectoryError, match="closed"):
         talk.recorder.trouble("upstream", "late")
+
+
+async def test_nothing_is_added_while_the_file_is_flushed_to_disk(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+):
+    turns(talk, 1)
+    tried = threading.Event()
+    monkeypatch.setattr(writer_module.os, "fsync", lambda _: tried.wait(10))
+    closing = asyncio.create_task(talk.recorder.close("submitted"))
+    await asyncio.sleep(0)
+    try:
+        with pytest.raises(TrajectoryError, match="closed"):
+            talk.recorder.trouble("cancelled", "late")
+    finally:
+        tried.set()
+    assert read_trajectory(await closing).complete
 
 
 async def test_an_abandoned_file_stays_a_part(talk: Talk):
@@ -261,6 +278,18 @@ async def test_a_full_disk_is_reported_and_leaves_whole_records(talk: Talk):
     trajectory = read_trajectory(part)
     assert len(trajectory.exchanges) == 2
     assert "ends inside" not in trajectory.problem
+
+
+def test_a_full_disk_at_the_start_leaves_no_open_file(tmp_path: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(TrajectoryError, match="cannot be written"):
+            Recorder.open(tmp_path / "t", tmp_path / "blobs", "s", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    open_files = [Path(file.path) for file in os.scandir("/proc/self/fd")]
+    assert str(tmp_path / "t" / PART_NAME) not in {os.path.realpath(file) for file in open_files}
 
 
 async def test_a_disk_that_fails_at_the_end_leaves_a_part(

@@ -55,6 +55,18 @@ async def test_a_cancelled_trial_is_void_and_leaves_no_sandbox(write_task, run, 
     assert processes_with(agent.time) == []
 
 
+async def test_a_cancelled_trial_that_cannot_write_its_verdict_is_cancelled(
+    write_task, run, tmp_path
+):
+    agent = Waiting()
+    trial = asyncio.create_task(run(write_task(), agent))
+    await asyncio.wait_for(agent.working.wait(), 60)
+    (tmp_path / "trials/task.1/.verdict.json").mkdir()
+    trial.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await trial
+
+
 async def test_a_trial_cancelled_while_it_is_graded_leaves_nothing(write_task, run, home, tmp_path):
     time = long_time()
     toml = '[verifier]\nenvironment_mode = "separate"\n'

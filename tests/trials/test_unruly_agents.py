@@ -1,6 +1,7 @@
 """Agents that run too long, fail, or destroy files: all trials end with a correct verdict."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -176,6 +177,20 @@ async def test_a_flood_of_output_is_truncated(write_task, run):
     assert "truncated" in ran.read("agent/stdout.txt")[-200:]
     assert ran.read("agent/stderr.txt") == "the end\n"
     assert (ran.folder / "verifier/stdout.txt").stat().st_size < 2 << 20
+
+
+async def test_many_large_files_of_the_tests_are_not_read_into_memory(write_task, run):
+    """Holes in files do not count towards the limit on the size of the logs."""
+    test = f"{GRADER}\ncd /logs/verifier; for i in $(seq 100); do truncate -s 1M $i; done\n"
+    tracemalloc.start()
+    try:
+        ran = await run(write_task(test=test), DONE)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    check_graded(ran, 1.0)
+    assert len([*(ran.folder / "verifier/logs").iterdir()]) == 101
+    assert peak < 50 << 20
 
 
 async def test_unruly_trials_do_not_disturb_other_trials(write_task, run):

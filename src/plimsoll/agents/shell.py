@@ -62,10 +62,10 @@ OVER_BUDGET = "context_length_exceeded"
 
 
 class Function(msgspec.Struct, frozen=True):
-    """The name and the JSON arguments of a tool call."""
+    """The name and the JSON arguments of a tool call. Some servers leave empty arguments out."""
 
     name: str
-    arguments: str
+    arguments: str = ""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -77,10 +77,13 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message of Chat Completions. Reasoning is sent back under the name it came with."""
+    """A message of Chat Completions. Reasoning is sent back under the name it came with.
+
+    Some servers leave the content of an answer with tool calls out.
+    """
 
     role: str
-    content: str | None
+    content: str | None = None
     tool_calls: tuple[Call, ...] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -219,7 +222,7 @@ def read_steps(choice: Choice) -> list[Command | Mistake | Submit]:
     text = (choice.message.content or "").rpartition("</think>")[2].partition("<think>")[0]
     if (block := BLOCK.search(text)) is not None:
         command = block[2].strip()
-        return [Submit() if command == "submit" else Command(command)]
+        return [Submit() if command == "submit" else read_command(command)]
     if OPEN_BLOCK.search(text) is not None:
         return [Mistake("The block with your command does not end: close it with ```.")]
     if choice.finish_reason == "length":
@@ -236,12 +239,20 @@ def read_call(call: Call) -> Command | Mistake | Submit:
     if name != "bash":
         return Mistake(f"There is no tool {name!r}; there are bash and submit.", call.id)
     try:
-        return Command(
-            msgspec.json.decode(call.function.arguments, type=Arguments).command, call.id
-        )
+        arguments = msgspec.json.decode(call.function.arguments, type=Arguments)
     except DECODE_ERRORS as error:
         usage = 'bash takes a JSON object such as {"command": "ls -l"}'
         return Mistake(f"The arguments cannot be read ({error}): {usage}.", call.id)
+    return read_command(arguments.command, call.id)
+
+
+def read_command(text: str, call: str | None = None) -> Command | Mistake:
+    """A command that a sandbox can start: a sandbox refuses empty ones and NUL characters."""
+    if not text.strip():
+        return Mistake("Your command is empty. Write one, or say that you are done.", call)
+    if "\0" in text:
+        return Mistake("Your command has a NUL character, which bash does not accept.", call)
+    return Command(text, call)
 
 
 def echo(answer: Message) -> Message:

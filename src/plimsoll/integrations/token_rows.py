@@ -36,9 +36,7 @@ def token_rows(trajectory: str) -> list[TokenRow]:
     """
     if not trajectory:
         return []
-    lines = [
-        _token_row(sample) for sample in read_stored(trajectory).branches() if any(sample.mask)
-    ]
+    lines = [_token_row(sample) for sample in read_stored(trajectory).samples() if any(sample.mask)]
     return sorted(lines, key=lambda line: line.trained)
 
 

@@ -25,12 +25,7 @@ from plimsoll.ledger.recovery import (
     rebuild,
 )
 from plimsoll.ledger.rules.admission import room, room_for_evaluation
-from plimsoll.ledger.rules.batching import (
-    Batch,
-    Waiting,
-    choose,
-    surplus,
-)
+from plimsoll.ledger.rules.batching import Batch, Waiting, choose, surplus
 from plimsoll.ledger.rules.retries import retries
 from plimsoll.ledger.rules.stragglers import Remedy, remedy_for, too_old
 from plimsoll.ledger.settings import Settings
@@ -111,7 +106,10 @@ class Accounts:
         return None
 
     def readmit(self, tasks: Collection[str]) -> list[str]:
-        """The prompts to readmit of tasks that were excluded through no fault of their own."""
+        """Readmit those of the tasks that are excluded but not to blame; returns their names.
+
+        Their prompts are requeued.
+        """
         returned = [task for task in self.books.stranded if task in tasks]
         for task in returned:
             self._record(ev.Returned(task=task, number=self.books.returned, at=self._clock()))

@@ -82,10 +82,10 @@ class Checkpoints:
                 name=name,
                 version=version,
                 position=position,
-                files=_settle(folder),
+                files=_sync_all(folder),
                 state=dict(state or {}),
             )
-            _write_whole(manifest, msgspec.json.encode(made))
+            _write_atomically(manifest, msgspec.json.encode(made))
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)  # a full disk needs the space
             raise CheckpointError(
@@ -99,11 +99,13 @@ class Checkpoints:
         """The complete checkpoints, the newest last: lineages are numbered as they begin."""
         return [made for made in self._manifests() if self._is_whole(made)]
 
-    def fitting(self, books: Books) -> list[Checkpoint]:
-        """All checkpoints that a run with these books could continue from, the newest first; see
-        `verify`."""
-        fitting = [made for made in self._manifests() if can_restore(books, made.version)]
-        order = sorted(fitting, key=lambda made: (made.version.number, made.version))
+    def restorable(self, books: Books) -> list[Checkpoint]:
+        """The checkpoints that a run with these books can continue from, the newest first.
+
+        Their files are not checked; `verify` does that.
+        """
+        restorable = [made for made in self._manifests() if can_restore(books, made.version)]
+        order = sorted(restorable, key=lambda made: (made.version.number, made.version))
         return order[::-1]
 
     def beyond(self, books: Books) -> str:
@@ -160,7 +162,7 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _settle(folder: Path) -> dict[str, str]:
+def _sync_all(folder: Path) -> dict[str, str]:
     """Sync every file to disk; returns their digests."""
     digests: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
@@ -180,7 +182,7 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def _write_atomically(path: Path, data: bytes) -> None:
     part = path.with_suffix(".part")
     part.write_bytes(data)
     _sync(part)

@@ -11,12 +11,7 @@ from plimsoll.ledger.books.tally import Tally
 from plimsoll.ledger.checkpoints import FOLDER, Checkpoints
 from plimsoll.ledger.journal import snapshot
 from plimsoll.ledger.journal.journal import Journal
-from plimsoll.ledger.journal.location import (
-    FILE,
-    find,
-    has_ledger,
-    run_of,
-)
+from plimsoll.ledger.journal.location import FILE, find, has_ledger, run_of
 from plimsoll.ledger.ledger import read_books
 from plimsoll.ledger.recovery import subject_of
 from plimsoll.ledger.settings import Settings
@@ -96,7 +91,7 @@ def _report(journal: Journal, *, check: bool, task: str | None) -> Report:
     histories = Histories()
     problems: list[str] = []
     if check:
-        books, problems = _proven(journal, histories)
+        books, problems = _check(journal, histories)
         if missing := checkpoints.beyond(books):
             problems.append(missing)
         for made in checkpoints.all():
@@ -148,7 +143,7 @@ def _counts(books: Books) -> Counts:
     )
 
 
-def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
+def _check(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
     """The books from the first event on, and all problems found."""
     books, auditor = Books(), Auditor()
     stored = journal.snapshot()
@@ -157,8 +152,9 @@ def _proven(journal: Journal, histories: Histories) -> tuple[Books, list[str]]:
         problems.append(f"the snapshot after event {stored.seq} does not match its digest")
         stored = None
     try:
-        for (seq, event), filed in zip(journal.read(), journal.filed(), strict=False):
-            if filed != (event.id, subject_of(event)):
+        rows = zip(journal.read(), journal.ids_and_subjects(), strict=False)
+        for (seq, event), stored_as in rows:
+            if stored_as != (event.id, subject_of(event)):
                 problems.append(f"event {seq}, {event.id}, is stored under another id or subject")
             if not books.apply(event):
                 problems.append(f"event {seq}, {event.id}, cannot follow those before")

@@ -16,7 +16,7 @@ from pathlib import Path
 from plimsoll.core.versions import Version
 from plimsoll.runs.files.results import mean
 from plimsoll.trajectories.samples import Sample
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 from plimsoll.workers.worker.trajectory_store import read_blob, read_stored
 
 __all__ = [
@@ -127,7 +127,7 @@ class Rollout:
             return Trainable()
         recorded = self.read()
         return Trainable(
-            tuple(_masked(sample, self.head) for sample in recorded.branches()),
+            tuple(_masked(sample, self.head) for sample in recorded.samples()),
             tuple(each.untrainable for each in recorded.exchanges if each.untrainable),
         )
 

@@ -94,7 +94,7 @@ def _latest_whole(
 ) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """The newest checkpoint with intact files, and the damage of those after it."""
     damaged: list[str] = []
-    for found in checkpoints.fitting(books):
+    for found in checkpoints.restorable(books):
         if not (wrong := checkpoints.verify(found)):
             return found, tuple(damaged)
         path = checkpoints.path(found)

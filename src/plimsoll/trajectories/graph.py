@@ -33,7 +33,7 @@ from plimsoll.trajectories.reported_tokens import (
 )
 from plimsoll.trajectories.token_sequence import CommonPrefix, TokenSequence
 
-__all__ = ["Added", "AnsweredRequest", "Graph", "History", "Position"]
+__all__ = ["Added", "Graph"]
 
 Added = NodeAdded | Exchange
 _NONE = -1

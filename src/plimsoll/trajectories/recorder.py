@@ -10,7 +10,8 @@ import msgspec
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.blobs import Blobs
-from plimsoll.trajectories.graph import Added, Graph, History, Position
+from plimsoll.trajectories.graph import Added, Graph
+from plimsoll.trajectories.message_tree import History, Position
 from plimsoll.trajectories.records import Exchange, MessageAdded, Opened, Trouble
 from plimsoll.trajectories.reported_tokens import AnsweredRequest
 from plimsoll.trajectories.trajectory_file import TrajectoryWriter
@@ -74,6 +75,7 @@ class Recorder:
 
     def trouble(self, what: str, detail: str, dialect: str = "") -> None:
         """Record a request that was not answered, or a limit that was reached."""
+        self._open_graph()  # the file is written no more once it is being sealed
         self._writer.write([Trouble(time.time(), what, detail, dialect)])
 
     async def close(self, ending: str, detail: str = "") -> Path:

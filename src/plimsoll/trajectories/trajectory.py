@@ -75,7 +75,7 @@ class Trajectory:
                 ids.extend(span.ids)
         return ids
 
-    def branches(self) -> list[Sample]:
+    def samples(self) -> list[Sample]:
         """The training samples: one for each chain of exchanges that extend each other."""
         return make_samples(self.exchanges, self._added_role)
 

@@ -37,7 +37,6 @@ __all__ = [
     "FILE_NAME",
     "PART_NAME",
     "Frame",
-    "Trajectory",
     "TrajectoryWriter",
     "compress",
     "find_trajectory",
@@ -140,7 +139,11 @@ class TrajectoryWriter:
                 f"{folder}: cannot create a trajectory here ({error}); each session needs "
                 "a writable folder of its own"
             ) from error
-        self.write([opened])
+        try:
+            self.write([opened])
+        except TrajectoryError:
+            self.drop()
+            raise
 
     @property
     def is_open(self) -> bool:

@@ -7,6 +7,7 @@ that exceeds the bounds is skipped as a whole. The trial's record lists everythi
 
 import asyncio
 import fnmatch
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Self
@@ -25,7 +26,7 @@ __all__ = ["ARTIFACTS", "Bounds", "copy_artifacts"]
 ARTIFACTS = "/logs/artifacts"
 """Files in this folder are always kept."""
 
-_TEMPORARY = ".carried"
+_TEMPORARY = ".copied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ async def copy_artifacts(
     notes: list[str] = []
     default = ArtifactConfig(source=ARTIFACTS, destination=".")
     for artifact in (default, *step.artifacts):
-        source = str(PurePosixPath(sandbox.workdir, artifact.source))
+        source = _source(sandbox, artifact)
         if artifact.service != "main" or source == "/":
             raise SandboxUnsupported(
                 f"artifact {source} of the service {artifact.service!r} is not supported"
@@ -71,7 +72,8 @@ async def copy_artifacts(
             notes += await asyncio.to_thread(_exclude, copied, artifact.exclude)
             if into is not None:
                 notes += _skipped(source, await into.upload(copied, source))
-            notes += await asyncio.to_thread(_keep, copied, _destination(folder, artifact))
+            destination = _destination(folder, artifact, source)
+            notes += await asyncio.to_thread(_keep, copied, destination)
         except TransferError as error:
             if into is not None and isinstance(error, NoRoom):
                 raise  # this host's disk is full: the tests would lack the agent's work
@@ -85,9 +87,15 @@ def _skipped(source: str, done: Transfer) -> list[str]:
     return [f"{source}: {reason}" for reason in done.skipped]
 
 
-def _destination(folder: Path, artifact: ArtifactConfig) -> Path:
+def _source(sandbox: Sandbox, artifact: ArtifactConfig) -> str:
+    """Return the absolute path of an artifact, without `..`: its last part names the copy."""
+    path = posixpath.normpath(PurePosixPath(sandbox.workdir, artifact.source))
+    return "/" + path.lstrip("/")
+
+
+def _destination(folder: Path, artifact: ArtifactConfig, source: str) -> Path:
     """Return the path of a kept artifact; a destination cannot leave the folder."""
-    name = artifact.destination or PurePosixPath(artifact.source).name or "artifact"
+    name = artifact.destination or PurePosixPath(source).name
     parts = [p for p in PurePosixPath(name).parts if p not in ("/", "..", ".")]
     return folder.joinpath(*parts)
 

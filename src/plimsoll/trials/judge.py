@@ -44,7 +44,7 @@ class Grading:
     stdout: str
     stderr: str
     files: Mapping[str, bytes]
-    """The files at the top of /logs/verifier, by name."""
+    """The files at the top of /logs/verifier by name; only result files have their content."""
     instruction: str
     """The instruction of the agent. The grader is not at fault if requested files are missing."""
     reward_range: tuple[float, float]

@@ -26,9 +26,10 @@ from plimsoll.gateway.sessions.session import Session
 from plimsoll.sandboxes.protocol import Sandbox
 from plimsoll.trials.policy_usage import PolicyUsage
 
-__all__ = ["PolicyAccess", "PolicySession", "open_policy_session"]
+__all__ = ["MAX_PAUSE", "PolicyAccess", "PolicySession", "open_policy_session"]
 
 MAX_PAUSE = 720.0
+"""Seconds of one pause of the policy, unless the run sets another limit."""
 MAX_SILENCE = 0.5
 """Share of an agent's time; if the policy is silent for longer, the trial is void."""
 

@@ -14,9 +14,10 @@ from typing import Any, cast
 from plimsoll.core.text import safe_line
 from plimsoll.trials.verdicts import Evidence
 
-__all__ = ["MAX_FILE_BYTES", "NoReward", "Reward", "read_reward"]
+__all__ = ["MAX_FILE_BYTES", "RESULT_FILES", "NoReward", "Reward", "read_reward"]
 
 RESULT_FILES = ("reward.json", "reward.txt", "ctrf.json")
+"""The files of a grader whose content is read: rewards, and the report of its test runner."""
 MAX_FILE_BYTES = 64 * 1024
 """Bytes. A larger reward file is probably a log."""
 

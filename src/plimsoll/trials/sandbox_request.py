@@ -19,6 +19,7 @@ from plimsoll.tasks.task_file import EnvironmentConfig, resolve_env
 __all__ = [
     "SandboxRequest",
     "agent_sandbox",
+    "check_supported",
     "image_source",
     "labels_for",
     "sandbox_spec",
@@ -104,7 +105,7 @@ def supplies_for(task: Task, assets: StagedAssets | None) -> Supplies:
     )
 
 
-def for_build(supplies: Supplies) -> Supplies:
+def _for_build(supplies: Supplies) -> Supplies:
     """Return supplies without checkouts: a build clones from the mirror into the image."""
     mounts = tuple(mount for mount in supplies.mounts if not mount.unless_there)
     return replace(supplies, mounts=mounts)
@@ -120,7 +121,7 @@ def image_source(task: Task, supplies: Supplies) -> ImageSource:
         reference=environment.docker_image,
         compose=task.compose_file,
         build_timeout=environment.build_timeout_sec,
-        supplies=for_build(supplies),
+        supplies=_for_build(supplies),
         system_calls=task.system_calls,
     )
 
@@ -139,7 +140,7 @@ def verifier_image_source(task: Task, step: Step, supplies: Supplies) -> ImageSo
         dockerfile.parent,
         dockerfile,
         build_timeout=timeout,
-        supplies=for_build(supplies),
+        supplies=_for_build(supplies),
         system_calls=task.system_calls,
     )
 

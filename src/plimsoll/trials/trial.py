@@ -3,14 +3,16 @@
 build or reuse the image → start → health check → agent's set-up → for each step: its files,
 the agent, killing all of the agent's processes, the tests, a verdict → close.
 
-A failed trial is data: `run_trial` turns every exception into a void verdict with a cause. It
-raises only when it is cancelled, and writes a verdict even then.
+A failed trial is data: `run_trial` turns every exception into a void verdict with a cause. When
+it is cancelled, it writes a verdict and raises. Otherwise it raises only if it cannot write the
+trial's folder.
 """
 
 import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -58,7 +60,7 @@ from plimsoll.trials.voids import void_of
 __all__ = ["TrialResult", "run_trial"]
 
 
-def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
+def _is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | None) -> bool:
     """Whether a step did not reach the minimum reward for the next step."""
     if min_reward is None:
         return False
@@ -67,7 +69,7 @@ def is_below_minimum(verdict: Graded, min_reward: float | Mapping[str, float] | 
     return verdict.reward < min_reward
 
 
-def combine_verdicts(
+def _combine_verdicts(
     verdicts: Sequence[tuple[str, Verdict]], strategy: Literal["mean", "final"], multi_step: bool
 ) -> Verdict:
     """Combine the verdicts of the steps that ran, in order.
@@ -142,18 +144,15 @@ async def run_trial(
     limits the files of the agent that are kept.
     """
     started, began = time.time(), time.monotonic()
-    record, name = TrialRecord(directory), secrets.token_hex(8)
+    record, trial_id = TrialRecord(directory), secrets.token_hex(8)
     phases = Phases(on_phase)
     trial = _Trial(
-        task, attempt, agent, backend, run, record, phases, assets, policy, seed_name, name,
+        task, attempt, agent, backend, run, record, phases, assets, policy, seed_name, trial_id,
         bounds or Bounds(),
     )  # fmt: skip
-    verdict: Verdict = Void(Cause.CANCELLED, "the trial was cancelled before it was graded")
-    try:
-        verdict = await trial.run()
-    except Exception as error:  # noqa: BLE001 - the boundary: any exception is one void trial
-        verdict = void_of(error, record.folder)
-    finally:
+
+    def write(verdict: Verdict) -> float:
+        """Write the verdict, and return the seconds of the trial."""
         seconds = time.monotonic() - began
         record.write_verdict(
             VerdictFile(
@@ -169,16 +168,27 @@ async def run_trial(
                 phases=phases.seconds,
                 started=started,
                 sandbox=trial.sandbox,
-                trial=name,
+                trial=trial_id,
             )
         )
+        return seconds
+
+    try:
+        verdict = await trial.run()
+    except Exception as error:  # noqa: BLE001 - the boundary: any exception is one void trial
+        verdict = void_of(error, record.folder)
+    except BaseException:
+        with suppress(OSError):  # cancellation takes precedence
+            write(Void(Cause.CANCELLED, "the trial was cancelled before it was graded"))
+        raise
+    seconds = write(verdict)
     session = trial.session
     return TrialResult(
         verdict=verdict,
         seconds=seconds,
         phases=phases.seconds,
         usage=trial.usage,
-        id=name,
+        id=trial_id,
         folder=record.folder,
         version_runs=() if session is None else session.version_runs,
         blobs=() if session is None else session.blobs,
@@ -200,7 +210,7 @@ class _Trial:
         assets: StagedAssets | None,
         policy: PolicyAccess | None,
         seed_name: str,
-        name: str,
+        trial_id: str,
         bounds: Bounds,
     ) -> None:
         self._task = task
@@ -218,7 +228,7 @@ class _Trial:
             "run": run,
             "task": task.name,
             "attempt": str(attempt),
-            "trial": name,
+            "trial": trial_id,
             "agent": agent.name,
         }
         self.digests: dict[str, str] = {}
@@ -265,7 +275,7 @@ class _Trial:
             for step in task.steps:
                 verdict = await self._step(step, sandbox, verifier, session)
                 self.verdicts[step.name] = verdict
-                if isinstance(verdict, Void) or is_below_minimum(verdict, step.min_reward):
+                if isinstance(verdict, Void) or _is_below_minimum(verdict, step.min_reward):
                     break
         except PlimsollError as error:
             await self._full_disk.check(sandbox)
@@ -273,7 +283,7 @@ class _Trial:
         finally:
             with self._phase("close"):
                 await self._record.close(sandbox)
-        return combine_verdicts(
+        return _combine_verdicts(
             list(self.verdicts.items()), task.reward_strategy, multi_step=task.is_multi_step
         )
 

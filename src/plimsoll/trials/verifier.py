@@ -28,6 +28,7 @@ from plimsoll.trials.artifacts import Bounds, copy_artifacts
 from plimsoll.trials.full_disk import FullDiskCheck
 from plimsoll.trials.judge import Grading, judge
 from plimsoll.trials.record import StepRecord, TrialRecord
+from plimsoll.trials.rewards import RESULT_FILES
 from plimsoll.trials.sandbox_request import sandbox_spec, task_env, verifier_image_source
 from plimsoll.trials.verdicts import Cause, Evidence, Verdict, Void
 
@@ -37,8 +38,7 @@ TESTS = "/tests"
 LOGS = "/logs/verifier"
 _MAX_LOG_BYTES = 64 << 20
 _MAX_LOG_FILES = 20_000
-_MAX_REWARD_BYTES = 1 << 20
-_REWARD_FILES = ("reward.json", "reward.txt", "ctrf.json")
+_MAX_RESULT_BYTES = 1 << 20
 _MAX_OUTPUT_BYTES = 1 << 20
 _WORLD_WRITABLE = 0o777
 
@@ -177,10 +177,11 @@ class Verifier:
         )
 
     async def _download_logs(self, sandbox: Sandbox, folder: Path) -> dict[str, bytes]:
-        """Save /logs/verifier, and read the files at its top level, which may be rewards.
+        """Save /logs/verifier, and return the files at its top level by name.
 
-        If the folder is too large or was replaced, only the reward files are downloaded; if
-        they are missing, there is no reward.
+        Only result files are read; others, which may be many and sparse, are returned empty. If
+        the folder is too large or was replaced, only the result files are downloaded; if they are
+        missing, there is no reward.
         """
         downloaded, logs = folder / f".logs-{short_id()}", folder / "logs"
         try:
@@ -188,20 +189,30 @@ class Verifier:
         except NoRoom:
             raise  # this host's disk is full, which says nothing about the grader
         except TransferError:
-            for name in _REWARD_FILES:
+            for name in RESULT_FILES:
                 with contextlib.suppress(TransferError):
                     target = downloaded / name
-                    await sandbox.download(f"{LOGS}/{name}", target, limit=_MAX_REWARD_BYTES)
-        files: dict[str, bytes] = {}
-        for path in sorted(downloaded.iterdir()) if downloaded.is_dir() else ():
-            if path.is_file() and not path.is_symlink():
-                with path.open("rb") as file:
-                    files[path.name] = file.read(_MAX_REWARD_BYTES)
+                    await sandbox.download(f"{LOGS}/{name}", target, limit=_MAX_RESULT_BYTES)
+        files = await asyncio.to_thread(_top_level_files, downloaded)
         if os.path.lexists(logs):  # left by an unknown process
             await asyncio.to_thread(remove_folder, logs)
         if os.path.lexists(downloaded):
             downloaded.rename(logs)
         return files
+
+
+def _top_level_files(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name, with the content of result files."""
+    files: dict[str, bytes] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file() and not path.is_symlink():
+            files[path.name] = _first_bytes(path) if path.name in RESULT_FILES else b""
+    return files
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MAX_RESULT_BYTES)
 
 
 async def _working_folder(sandbox: Sandbox) -> str:

@@ -52,7 +52,7 @@ async def test_an_agent_solves_a_task_and_every_token_is_kept(work: RunTrial, ag
     branches = [exchange.branch for exchange in trajectory.exchanges]
     assert branches == ["start", "extends", "extends", "extends"]
     assert not any(exchange.untrainable for exchange in trajectory.exchanges)
-    (sample,) = trajectory.branches()
+    (sample,) = trajectory.samples()
     assert sample.trained == (0, 1, 2, 3)
     assert sum(sample.mask) == sum(each.answer_tokens or 0 for each in trajectory.exchanges)
 
@@ -91,7 +91,7 @@ async def test_an_answer_that_claude_code_rewrites_is_trained_as_it_was_generate
     """Claude Code removes a `cd` to the current folder from a command that it sends back."""
     script = Script(turns=(Turn(run="cd /app && ls"), Turn(run="ls"), Turn(text="Done.")))
     trajectory = (await work(make_agent("claude-code", layer=layer), script)).trajectory
-    first, second = trajectory.branches()
+    first, second = trajectory.samples()
     assert first.trained == (0,)
     assert "cd /app" in trajectory.answer_of(trajectory.exchanges[0]).calls[0].arguments
     assert second.trained == (1, 2)

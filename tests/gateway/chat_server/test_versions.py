@@ -63,7 +63,7 @@ async def test_each_token_is_recorded_with_the_version_its_server_reports(tmp_pa
     assert exchange.tokens is not None and not exchange.untrainable
     stamps = [(Version(0, number), 4) for number in range(3)]
     assert list(exchange.tokens.versions) == stamps
-    (sample,) = trajectory.branches()
+    (sample,) = trajectory.samples()
     assert list(sample.ids)[-12:] == [*b"Hello, you.", END]
 
 

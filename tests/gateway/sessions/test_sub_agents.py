@@ -93,6 +93,6 @@ def _check(trajectory: Trajectory) -> None:
         versions = [version for version, _ in exchange.tokens.versions]
         assert versions == sorted(versions)
         assert sum(count for _, count in exchange.tokens.versions) == len(generated)
-    samples = trajectory.branches()
+    samples = trajectory.samples()
     trained = Counter(exchange for sample in samples for exchange in sample.trained)
     assert trained == Counter(range(len(trajectory.exchanges)))

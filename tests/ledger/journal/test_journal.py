@@ -10,6 +10,7 @@ import pytest
 from ledger_files import bytes_of, change, some_events, written
 
 from plimsoll.core.errors import LedgerError
+from plimsoll.ledger.events import Ignored
 from plimsoll.ledger.journal.journal import Journal, is_durable
 from plimsoll.ledger.journal.location import FILE
 from plimsoll.ledger.ledger import read_books
@@ -179,8 +180,6 @@ def test_a_reader_sees_later_writes(tmp_path: Path):
     writer, reader = Journal.open(path, writable=True), Journal.open(path)
     [extra] = [event for event in some_events() if subject_of(event) == "3-0"]
     assert reader.about("3-0") == [extra]
-    from plimsoll.ledger.events import Ignored
-
     writer.append([(Ignored(number=0, what="Finished", about="?"), "")])
     assert sum(1 for _ in reader.read()) == 7
     writer.close()

@@ -10,15 +10,7 @@ from plimsoll.core.errors import LedgerError, UsageError
 from plimsoll.core.file_systems import file_system_type, is_networked
 from plimsoll.ledger.journal import location
 from plimsoll.ledger.journal.journal import Journal
-from plimsoll.ledger.journal.location import (
-    POINTER,
-    Location,
-    find,
-    has_ledger,
-    look,
-    make,
-    run_of,
-)
+from plimsoll.ledger.journal.location import POINTER, Location, find, has_ledger, make, run_of
 
 
 @pytest.fixture
@@ -78,7 +70,7 @@ def test_the_file_system_of_a_missing_folder_is_found():
 
 def test_the_ledger_is_in_a_run_directory_on_a_local_disk(run: Path, home: Path):
     made = new_ledger(run, None, home)
-    assert (made.folder, made.description, look(run)) == (run, "", "")
+    assert (made.folder, made.description) == (run, "")
     assert find(run, None, home) == made
     assert not home.exists()
 
@@ -96,7 +88,7 @@ def test_the_ledger_of_a_run_on_a_network_file_system_is_local_and_can_be_found(
     assert has_ledger(run)
     assert find(run) == find(run, None, home) == made
     assert run_of(made.folder) == run.resolve()
-    assert "the run directory is on nfs4" in look(run)
+    assert "the run directory is on nfs4" in find(run).description
     assert str(made.folder) in made.description
     made.discard()
     assert not has_ledger(run)
@@ -163,7 +155,6 @@ def test_a_ledger_on_another_host_is_named_and_can_be_moved_here_once(
         LedgerError, match=rf"is on gpu-7, in .*copy that folder to {moved_folder} on"
     ):
         find(run, None, home)
-    assert "on gpu-7" in look(run)
     shutil.copytree(there, moved_folder)
     assert find(run, None, home).folder == moved_folder
     assert find(run).folder == moved_folder

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -122,6 +123,20 @@ async def test_any_process_can_check_the_lock(tmp_path: Path, holder):
     holder.wait()
     assert is_held(path) is False
     assert is_held(tmp_path / "never.lock") is False
+
+
+def test_a_full_disk_does_not_prevent_the_lock(tmp_path: Path):
+    """Only the name of the holder is missing."""
+    path = tmp_path / "ledger.lock"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        held = Lock.take(path, ME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(LedgerError, match="is held by another process"):
+        Lock.take(path, ME)
+    held.release()
 
 
 def test_checking_the_lock_does_not_block_takers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

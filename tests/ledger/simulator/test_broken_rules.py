@@ -61,7 +61,7 @@ def test_without_consuming_once(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_requeueing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Books, "await_again", lambda *_: None)
+    monkeypatch.setattr(Books, "requeue", lambda *_: None)
     assert "prompts were begun" in caught()
 
 

@@ -12,7 +12,7 @@ from plimsoll.core.errors import TrajectoryError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.export.atif import to_atif
 from plimsoll.trajectories.messages import Message, Other, Text, ToolCall
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 from recorded_sessions import TOOLS, Talk, ask, calling, generated, prompted, result, say, system
 
 ABOUT = {"agent": "shell", "model": "small", "task": "fix-add"}
@@ -261,17 +261,18 @@ async def test_a_result_that_answers_no_call_is_kept(tmp_path: Path):
 async def test_images_are_named_by_their_location(tmp_path: Path):
     talk = Talk(tmp_path)
     large = f"data:image/png;base64,{'A' * 20_000}"
-    odd = Other(msgspec.Raw(b'{"type":"input_audio"}'))
+    odd = [Other(msgspec.Raw(raw)) for raw in (b'{"type":"input_audio"}', b'"\xff"')]
     asked = ask("See:", "https://a/b.jpg", large, "data:image/tiff;base64,AA==")
-    asked = msgspec.structs.replace(asked, parts=(*asked.parts, odd))
+    asked = msgspec.structs.replace(asked, parts=(*asked.parts, *odd))
     talk.turn([asked], say("Seen."))
-    text, jpeg, blob, tiff, audio = exported(await talk.close())["steps"][0]["message"]
+    text, jpeg, blob, tiff, audio, invalid = exported(await talk.close())["steps"][0]["message"]
     assert text == {"type": "text", "text": "See:"}
     assert jpeg["source"] == {"media_type": "image/jpeg", "path": "https://a/b.jpg"}
     assert blob["source"]["media_type"] == "image/png"
     assert (tmp_path / blob["source"]["path"]).is_file()
     assert tiff["text"] == "[image: data:image/tiff;base64,AA==]"
     assert audio["text"] == '[{"type":"input_audio"}]'
+    assert invalid["text"] == '["\ufffd"]'
     assert {jpeg["source"]["media_type"], blob["source"]["media_type"]} <= IMAGES
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.export.jsonl import to_jsonl
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 from recorded_sessions import TOOLS, Talk, ask, generated, say, system
 
 START = [system("Work."), ask("Fix it.")]

@@ -11,7 +11,7 @@ from plimsoll.core.text import safe_text
 from plimsoll.core.versions import Version
 from plimsoll.trajectories.export.conversations import choose_branches, conversations
 from plimsoll.trajectories.export.rendering import fold, render, summary_line, token_table
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 from recorded_sessions import Talk, ask, calling, result, say, system
 
 START = [system("Work."), ask("Fix it.")]

@@ -158,6 +158,21 @@ async def test_a_separate_verifier_has_its_own_image_and_variables(write_task, r
     assert ran.read("verifier/stdout.txt") == "/srv\nb\n"
 
 
+@pytest.mark.parametrize("source", ["..", "/app/..", "/", "//"])
+async def test_the_root_of_the_sandbox_is_no_artifact(write_task, run, source):
+    ran = await run(write_task(toml=f'artifacts = ["{source}"]\n'))
+    check_void(ran, Cause.SANDBOX, "artifact / of the service")
+    assert ran.read("verifier/logs/reward.txt") == "1\n"
+
+
+async def test_a_path_to_an_artifact_may_go_up(write_task, run):
+    task = write_task(toml='artifacts = ["site/../made/.."]\n')
+    ran = await run(task, "mkdir made; echo x > made/x; echo y > y")
+    check_graded(ran, 1.0)
+    assert ran.read("artifacts/app/made/x") == "x\n"
+    assert ran.read("artifacts/app/y") == "y\n"
+
+
 @pytest.mark.parametrize(
     ("before", "agent", "seen"),
     [

@@ -19,7 +19,10 @@ __all__ = ["BakeResult", "bake"]
 
 @dataclass(frozen=True, slots=True)
 class BakeResult:
-    """The components of a baked layer: all, the newly installed, and the unchanged."""
+    """The object that `--json` prints.
+
+    All components of the layer, and the names of the newly installed and of the unchanged ones.
+    """
 
     parts: dict[str, BakedComponent]
     made: tuple[str, ...]

@@ -1,6 +1,8 @@
 """The agent layer: a folder with the installed components of agents, and its manifest.
 
-Sandboxes mount each component read-only. Nothing is installed in them.
+A component holds programs from npm or PyPI, in a folder of its own. Sandboxes mount the components
+of a layer read-only; without a layer, the same command installs them in a sandbox. Install scripts
+of packages are not run: compiled programs come in packages for one architecture.
 """
 
 import platform
@@ -25,12 +27,6 @@ __all__ = [
     "read_manifest",
     "write_manifest",
 ]
-
-# Components of command-line agents: programs from npm and PyPI, each in a folder of its own.
-#
-# The same command installs a component on this host, for a layer, and in a sandbox. Install
-# scripts of packages are not run: compiled programs come in packages for one architecture.
-
 
 COMPONENTS_ROOT = "/opt/plimsoll/agents"
 """The folder of all components in a sandbox, mounted or installed."""

@@ -17,12 +17,8 @@ from plimsoll.trajectories.export.jsonl import to_jsonl
 from plimsoll.trajectories.export.rendering import render, summary_line, token_table
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.records import Exchange, Trouble
-from plimsoll.trajectories.trajectory_file import (
-    FILE_NAME,
-    Trajectory,
-    find_trajectory,
-    read_trajectory,
-)
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import FILE_NAME, find_trajectory, read_trajectory
 from plimsoll.trials.record import AgentEnd, VerdictFile
 from plimsoll.trials.verdicts import CAUSES, Graded, Verdict, Void
 

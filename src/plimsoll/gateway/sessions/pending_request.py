@@ -27,7 +27,7 @@ from plimsoll.gateway.completions import (
 )
 from plimsoll.gateway.dialects.protocol import Dialect
 from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
-from plimsoll.trajectories.graph import Position
+from plimsoll.trajectories.message_tree import Position
 from plimsoll.trajectories.messages import Message, Text, ToolCall
 from plimsoll.trajectories.records import Finish
 from plimsoll.trajectories.reported_tokens import TokenIds

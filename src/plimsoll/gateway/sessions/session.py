@@ -45,7 +45,7 @@ from plimsoll.gateway.sessions.seeds import Seeds
 from plimsoll.gateway.upstreams.gate import Pauses
 from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
 from plimsoll.gateway.upstreams.request_fields import refuse_location_fields
-from plimsoll.trajectories.graph import Position
+from plimsoll.trajectories.message_tree import Position
 from plimsoll.trajectories.recorder import Recorder
 from plimsoll.trajectories.reported_tokens import AnsweredRequest
 

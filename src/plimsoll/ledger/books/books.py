@@ -17,13 +17,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from plimsoll.core.versions import FIRST_VERSION, Lineages, Version
-from plimsoll.ledger.books.group import (
-    Group,
-    Member,
-    MemberState,
-    Pending,
-    split_ticket,
-)
+from plimsoll.ledger.books.group import Group, Member, MemberState, Pending, split_ticket
 from plimsoll.ledger.books.preconditions import TicketEvent, fits, fits_member
 from plimsoll.ledger.books.queues import ReadyQueue, RequeueQueue, UnstartedQueue, requeued_prompt
 from plimsoll.ledger.books.tally import Tally, count
@@ -91,7 +85,7 @@ class Books:
         return self._open_train + self._open_eval
 
     @property
-    def waiting_for_training(self) -> int:
+    def unstarted_training(self) -> int:
         """Training rollouts that no worker has taken."""
         groups = (group for group in self.unstarted if group.id in self.groups)
         return sum(member.state is MemberState.WAITING for one in groups for member in one.members)
@@ -193,13 +187,13 @@ class Books:
         if event.purpose == "eval":
             self.enter_evaluation(group)
             return
-        self._has_turn(event.prompt, event.task)
+        self._count_turn(event.prompt, event.task)
         self.tally.admitted += 1
         self.enter(group)
 
     def _skipped(self, event: Skipped) -> None:
         pending = self.pending.get(event.prompt)
-        self._has_turn(event.prompt, event.task)
+        self._count_turn(event.prompt, event.task)
         self.tally.quarantined += 1
         if pending is not None and event.task in self.stranded:
             # Another attempt: it may be skipped again before it is requeued.
@@ -211,9 +205,9 @@ class Books:
         self.returned += 1
         for pending in self.stranded.pop(event.task):
             self.tally.quarantined -= 1
-            self.await_again(msgspec.structs.replace(pending, requeues=0))
+            self.requeue(msgspec.structs.replace(pending, requeues=0))
 
-    def _has_turn(self, prompt: int, task: str) -> None:
+    def _count_turn(self, prompt: int, task: str) -> None:
         """Count a new prompt as its task's turn in the epoch; a requeued prompt had its turn."""
         self.pending.pop(prompt, None)
         if prompt >= self.next_prompt:
@@ -235,7 +229,7 @@ class Books:
         self.queue.add(group)
         self._update(group)
 
-    def await_again(self, pending: Pending) -> None:
+    def requeue(self, pending: Pending) -> None:
         """Requeue a prompt."""
         self.pending[pending.prompt] = pending
         self._again.add(pending)
@@ -245,14 +239,14 @@ class Books:
         self._training.pop(group.id, None)
         self._open_train -= group.open
         self.queue.remove(group)
-        self._is_over(group)
+        self._end_group(group)
 
     def _leave_evaluation(self, group: Group) -> None:
         del self.evals[group.id]
         self._open_eval -= group.open
-        self._is_over(group)
+        self._end_group(group)
 
-    def _is_over(self, group: Group) -> None:
+    def _end_group(self, group: Group) -> None:
         self.unstarted.remove(group)
         if self.on_over is not None:
             self.on_over(group)
@@ -393,7 +387,7 @@ class Books:
             self._exclude(later, cause, why)
             return
         self.tally.requeued += 1
-        self.await_again(requeued_prompt(self, group, cause, requeues, counts=counts, anew=anew))
+        self.requeue(requeued_prompt(self, group, cause, requeues, counts=counts, anew=anew))
 
     def _exclude(self, pending: Pending, cause: Cause, why: str) -> None:
         """Exclude the task of a prompt that failed too often; for good if the task is to blame."""

@@ -14,7 +14,14 @@ from plimsoll.ledger.books.group import Group, Pending
 from plimsoll.ledger.data_order import DataOrder
 from plimsoll.trials.verdicts import CAUSES, Cause
 
+if TYPE_CHECKING:
+    from plimsoll.ledger.books.books import Books
+
 __all__ = ["ReadyQueue", "RequeueQueue", "UnstartedQueue", "next_requeued", "requeued_prompt"]
+
+_GO_BEFORE = 2
+"""New prompts that go before a requeued prompt whose task is to blame: other tasks do not wait, and
+their results show whether other tasks fail too."""
 
 
 class ReadyQueue:
@@ -118,15 +125,6 @@ class UnstartedQueue:
         if (key := self._keys.pop(group.id, None)) is not None:
             del self._groups[group.id]
             del self._order[bisect.bisect_left(self._order, key)]
-
-
-if TYPE_CHECKING:
-    from plimsoll.ledger.books.books import Books
-
-
-_GO_BEFORE = 2
-"""New prompts that go before a requeued prompt whose task is to blame: other tasks do not wait, and
-their results show whether other tasks fail too."""
 
 
 class RequeueQueue:

@@ -28,9 +28,8 @@ __all__ = ["Connection", "Journal", "Snapshot", "broken", "connect", "create", "
 #
 # Never check it beside an open connection: closing any descriptor of a file drops every POSIX
 # lock of this process on it, SQLite's included, and SQLite does not take them again. Another
-# reader then believes to be the last user, and removes the log that this process still writes
-# to.
-
+# reader then believes that it is the last user, and removes the log that this process still
+# writes to.
 
 _MAGIC = b"SQLite format 3\x00"
 
@@ -62,7 +61,7 @@ def connect(path: Path, mode: str) -> Connection:
             raise _cannot_open(path, error.strerror) from None
         file = found.st_dev, found.st_ino
         if all(one.file != file for one in _open):
-            _look_at(path)
+            _check_file(path)
         connection = _connect(path, mode)
         connection.file = file
         _open.add(connection)
@@ -93,7 +92,7 @@ def _connect(path: Path, mode: str) -> Connection:
         raise _cannot_open(path, error) from None
 
 
-def _look_at(path: Path) -> None:
+def _check_file(path: Path) -> None:
     """Refuse a file that is not a database, or a truncated one, before SQLite opens it."""
     try:
         with path.open("rb") as file:
@@ -217,7 +216,7 @@ class Journal:
             raise
 
     def append(self, events: Iterable[tuple[Event, str]]) -> int:
-        """Write events, each with the group that it is about, as one transaction.
+        """Write events, each with its subject, as one transaction.
 
         Skips events whose id exists already; returns the number of new ones.
         """
@@ -282,12 +281,15 @@ class Journal:
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             raise broken(self.path, f"after event {last}: {error}") from None
 
-    def filed(self) -> Iterator[tuple[str, str]]:
-        """The id and the subject of each event, in order."""
-        yield from self._connection.execute("SELECT id, subject FROM events ORDER BY seq")
+    def ids_and_subjects(self) -> Iterator[tuple[str, str]]:
+        """The id and the subject of each event as stored, in order. No digest covers them."""
+        try:
+            yield from self._connection.execute("SELECT id, subject FROM events ORDER BY seq")
+        except sqlite3.Error as error:
+            raise broken(self.path, f"its ids and subjects: {error}") from None
 
     def about(self, subject: str) -> list[Event]:
-        """All events about one group."""
+        """All events about one subject."""
         try:
             rows = self._connection.execute(
                 "SELECT data FROM events WHERE subject = ? ORDER BY seq", (subject,)

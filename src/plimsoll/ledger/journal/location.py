@@ -27,14 +27,14 @@ from plimsoll.core.file_systems import file_system_type, is_networked
 from plimsoll.core.ids import Owner, short_id
 from plimsoll.sandboxes.host.owners import host_name, is_here, this_process
 
-__all__ = ["FILE", "LOCK", "POINTER", "Location", "find", "has_ledger", "look", "make", "run_of"]
+__all__ = ["FILE", "LOCK", "POINTER", "Location", "find", "has_ledger", "make", "run_of"]
 
 FILE = "ledger.db"
 LOCK = "ledger.lock"
 """The lock file beside the ledger; the process that writes the ledger holds it."""
 POINTER = "ledger.json"
 """The file in a run directory that names a ledger elsewhere."""
-_BACK = "run.json"
+_BACK_POINTER = "run.json"
 
 _T = TypeVar("_T")
 
@@ -48,7 +48,7 @@ class _Pointer(msgspec.Struct, frozen=True, kw_only=True):
     moves: int = 0
 
 
-class _Back(msgspec.Struct, frozen=True, kw_only=True):
+class _BackPointer(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     moves: int = 0
 
@@ -114,17 +114,8 @@ def has_ledger(run: Path) -> bool:
 
 def run_of(folder: Path) -> Path:
     """The run directory that the ledger in a folder belongs to."""
-    back = _read(folder / _BACK, _Back)
+    back = _read(folder / _BACK_POINTER, _BackPointer)
     return folder if back is None else Path(back.run)
-
-
-def look(run: Path) -> str:
-    """The location of a ledger elsewhere, to show. Empty for a ledger in the run directory."""
-    pointer = _read(run / POINTER, _Pointer)
-    if pointer is None:
-        return ""
-    host = host_name(Owner(pointer.host, 0, ""))
-    return f"{pointer.folder} on {host}" + (f" ({pointer.why})" if pointer.why else "")
 
 
 def make(run: Path, configured: str | None, home: Path) -> Location:
@@ -156,7 +147,7 @@ def make(run: Path, configured: str | None, home: Path) -> Location:
     folder = base.absolute() / f"{plain}-{short_id()}"
     try:
         folder.mkdir(mode=0o700, parents=True)
-        _write(folder / _BACK, _back(run, moves=0))
+        _write(folder / _BACK_POINTER, _back_pointer(run, moves=0))
     except OSError as error:
         raise UsageError(
             f"cannot make the folder {folder} for the ledger: {error.strerror}; name another with "
@@ -180,7 +171,7 @@ def find(run: Path, configured: str | None = None, home: Path | None = None) -> 
             "run never began"
         )
     named = Path(pointer.folder)
-    if (back := _agreeing(named, pointer)) is not None:
+    if (back := _matching(named, pointer)) is not None:
         _check_own(run, named, back)
         if configured is not None and named.parent.resolve() != Path(configured).resolve():
             raise UsageError(
@@ -194,12 +185,12 @@ def find(run: Path, configured: str | None = None, home: Path | None = None) -> 
     base = (
         Path(configured) if configured is not None else None if home is None else home / "ledgers"
     )
-    brought = None if base is None else base.absolute() / named.name
-    if brought is not None and brought != named and _agreeing(brought, pointer) is not None:
+    moved = None if base is None else base.absolute() / named.name
+    if moved is not None and moved != named and _matching(moved, pointer) is not None:
         why = "[storage] ledger" if configured is not None else pointer.why
-        _bind(run, brought, why, moves=pointer.moves + 1)
-        return Location(run, brought, why)
-    raise LedgerError(_missing(run, pointer, brought or named))
+        _bind(run, moved, why, moves=pointer.moves + 1)
+        return Location(run, moved, why)
+    raise LedgerError(_missing(run, pointer, moved or named))
 
 
 def _in_run(run: Path, configured: str | None) -> Location:
@@ -211,15 +202,15 @@ def _in_run(run: Path, configured: str | None) -> Location:
     return Location(run, run)
 
 
-def _agreeing(folder: Path, pointer: _Pointer) -> _Back | None:
-    """The note beside a ledger, if pointer and ledger match."""
-    back = _read(folder / _BACK, _Back)
+def _matching(folder: Path, pointer: _Pointer) -> _BackPointer | None:
+    """The back pointer beside a ledger, if it matches the pointer and the ledger exists."""
+    back = _read(folder / _BACK_POINTER, _BackPointer)
     # One ahead of the pointer: the process crashed between the two writes of `_bind`.
     is_it = back is not None and back.moves - pointer.moves in (0, 1)
     return back if is_it and (folder / FILE).exists() else None
 
 
-def _check_own(run: Path, folder: Path, back: _Back) -> None:
+def _check_own(run: Path, folder: Path, back: _BackPointer) -> None:
     """Refuse a copy of a run directory: its ledger belongs to the original."""
     other = Path(back.run)
     with contextlib.suppress(OSError):
@@ -250,16 +241,16 @@ def _missing(run: Path, pointer: _Pointer, here: Path) -> str:
 
 
 def _bind(run: Path, folder: Path, why: str, *, moves: int) -> None:
-    """Write pointer and note, so that run directory and ledger folder name each other."""
+    """Write both pointers, so that run directory and ledger folder name each other."""
     try:
-        _write(folder / _BACK, _back(run, moves=moves))
+        _write(folder / _BACK_POINTER, _back_pointer(run, moves=moves))
         _write(run / POINTER, _pointer(folder, why, moves=moves))
     except OSError as error:
         raise LedgerError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
-def _back(run: Path, *, moves: int) -> bytes:
-    return msgspec.json.encode(_Back(run=str(run.resolve()), moves=moves)) + b"\n"
+def _back_pointer(run: Path, *, moves: int) -> bytes:
+    return msgspec.json.encode(_BackPointer(run=str(run.resolve()), moves=moves)) + b"\n"
 
 
 def _pointer(folder: Path, why: str, *, moves: int) -> bytes:

@@ -15,7 +15,7 @@ __all__ = ["Lock", "is_held"]
 
 _TRIES = 10
 _BETWEEN_SECONDS = 0.03
-"""A mere check holds it for a moment."""
+"""Between two tries: `is_held` takes the lock for a moment."""
 
 _held: set[int] = set()
 
@@ -59,8 +59,9 @@ class Lock:
                 f"the ledger {path.with_suffix('.db')} is held by {held}: "
                 "one process writes it at a time; end that one first"
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, msgspec.json.encode(owner), 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, msgspec.json.encode(owner), 0)
         return cls(descriptor)
 
     def release(self) -> None:

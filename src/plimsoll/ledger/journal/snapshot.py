@@ -72,7 +72,7 @@ def load(data: bytes) -> Books:
     for group in state.evals:
         books.enter_evaluation(group)
     for pending in state.pending:
-        books.await_again(pending)
+        books.requeue(pending)
     books.quarantined = state.quarantined
     books.stranded = state.stranded
     books.next_prompt = state.next_prompt

@@ -26,8 +26,8 @@ def room_for_evaluation(
     Once training is over, its unstarted tickets no longer count: they would hold their slots for
     ever.
     """
-    idle = books.waiting_for_training if training_is_over else 0
-    return max(0, (settings.max_running - books.running + idle) // size)
+    unstarted = books.unstarted_training if training_is_over else 0
+    return max(0, (settings.max_running - books.running + unstarted) // size)
 
 
 class LastGroups:

@@ -26,7 +26,7 @@ from plimsoll.trajectories.export.conversations import (
 from plimsoll.trajectories.messages import Image, Message, Part, Text, ToolCall
 from plimsoll.trajectories.records import Exchange, Trouble
 from plimsoll.trajectories.token_sequence import unpack_ids, unpack_logprobs
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 
 __all__ = [
     "VERSION",
@@ -334,7 +334,7 @@ def _part(part: Part) -> TextPart | ImagePart:
                 return TextPart(f"[image: {path}]")
             return ImagePart(ImageSource(kind, path))
         case _:
-            return TextPart(f"[{bytes(part.value).decode()}]")
+            return TextPart(f"[{bytes(part.value).decode('utf-8', 'replace')}]")
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -12,7 +12,7 @@ from itertools import takewhile
 from plimsoll.core.errors import UsageError
 from plimsoll.trajectories.messages import Message, message_digest
 from plimsoll.trajectories.records import Branch, Exchange
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 
 __all__ = ["Conversation", "ConversationMessage", "choose_branches", "conversations", "main_branch"]
 

@@ -12,7 +12,7 @@ from plimsoll.trajectories.export.conversations import choose_branches, conversa
 from plimsoll.trajectories.messages import Message
 from plimsoll.trajectories.records import Branch, Exchange
 from plimsoll.trajectories.samples import Sample
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 
 __all__ = ["JsonlSample", "to_jsonl"]
 
@@ -48,7 +48,7 @@ def to_jsonl(
     chosen = choose_branches(conversations(trajectory), branch)
     branch_of = {one.id: each.number for each in chosen for one in each.exchanges}
     covered: set[int] = set()
-    for sample in trajectory.branches():
+    for sample in trajectory.samples():
         number = branch_of.get(sample.exchanges[-1])
         if number is not None:
             covered.update(sample.exchanges)

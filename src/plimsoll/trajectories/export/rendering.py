@@ -15,7 +15,7 @@ from plimsoll.trajectories.export.conversations import Conversation, Conversatio
 from plimsoll.trajectories.messages import Image, Message, Other, Part, ToolCall
 from plimsoll.trajectories.records import Branch, Exchange, Trouble
 from plimsoll.trajectories.token_sequence import unpack_ids, unpack_logprobs
-from plimsoll.trajectories.trajectory_file import Trajectory
+from plimsoll.trajectories.trajectory import Trajectory
 
 __all__ = ["REASONS", "fold", "render", "summary_line", "token_table", "turn_of"]
 

@@ -23,7 +23,8 @@ from plimsoll.core.errors import TrajectoryError, TrajectoryGone, UsageError
 from plimsoll.core.file_systems import disk_full_reason
 from plimsoll.sandboxes.host.temporary import temporary_folder
 from plimsoll.trajectories.blobs import blob_path
-from plimsoll.trajectories.trajectory_file import FILE_NAME, Trajectory, read_trajectory
+from plimsoll.trajectories.trajectory import Trajectory
+from plimsoll.trajectories.trajectory_file import FILE_NAME, read_trajectory
 
 __all__ = [
     "BLOBS",

@@ -122,7 +122,7 @@ async def test_a_conversation_is_one_sample_for_any_answers(tmp_path, alphabet):
             await converse(session, 5, max_tokens=30)
             trajectory = await session.read()
     assert [each.branch for each in trajectory.exchanges] == ["start", *["extends"] * 4]
-    (sample,) = trajectory.branches()
+    (sample,) = trajectory.samples()
     versions = [version for version in sample.versions if version is not None]
     assert set(versions) == {Version(1, 4)}
     assert (
