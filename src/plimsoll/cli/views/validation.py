@@ -20,7 +20,7 @@ from plimsoll.cli.terminal.evaluation import (
 )
 from plimsoll.cli.terminal.interrupts import Interrupts
 from plimsoll.cli.terminal.progress import showing_progress
-from plimsoll.cli.views.evaluation import first_line, pace
+from plimsoll.cli.views.evaluation import first_line, pace, since_resume
 from plimsoll.cli.views.text import duration, figure, plain
 from plimsoll.runs.breaker.diagnosis import remedies
 from plimsoll.runs.plan import command_line
@@ -61,14 +61,14 @@ def validate(run: ValidateRun, *, as_json: bool) -> int:
 
 async def _run(run: ValidateRun, err: Console) -> None:
     def line() -> str:
-        results, evaluation = run.results(), run
+        results = run.results()
         valid = sum(record.ok for record in results)
         parts = [
-            f"{evaluation.tally.trials:,}/{evaluation.total:,} trials",
+            f"{run.tally.trials:,}/{run.total:,} trials",
             f"valid {valid:,}",
             f"quarantined {len(results) - valid:,}",
         ]
-        return " · ".join((*parts, *pace(evaluation)))
+        return " · ".join((*parts, *pace(run)))
 
     async with showing_progress(run, err, line):
         await run.run()
@@ -107,10 +107,9 @@ def _closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable
 
 
 def _spent(run: ValidateRun, report: Report) -> str:
-    evaluation = run
     return (
         f"{report.valid:,} valid, {report.quarantined:,} quarantined, {report.flaky:,} flaky"
-        f" · {evaluation.tally.trials:,} trials in {duration(evaluation.seconds)}"
+        f" · {run.tally.trials:,} trials{since_resume(run)} in {duration(run.seconds)}"
     )
 
 
