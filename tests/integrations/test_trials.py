@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Literal
 
 import pytest
 from outside_files import read_rows, write_config
@@ -15,6 +16,7 @@ from plimsoll.gateway.upstreams.scripted.script import Turn
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, serve_script
 from plimsoll.integrations.token_rows import token_rows
 from plimsoll.integrations.trials import Trials
+from plimsoll.runs.breaker.canaries import DEFAULT_EVERY
 from plimsoll.trials.verdicts import Cause
 from plimsoll.workers.worker.policy_service import ServedPolicy
 from plimsoll.workers.worker.trajectory_store import read_stored
@@ -29,7 +31,7 @@ async def trials_of(
     *,
     keep_going: bool = False,
     key: str | None = None,
-    kind: str = "trials",
+    kind: Literal["trl", "verl"] = "verl",
 ) -> AsyncIterator[tuple[Trials, ScriptedServer]]:
     """Trials whose policy runs one command and submits."""
 
@@ -116,6 +118,18 @@ async def test_a_start_with_only_void_trials_trips_the_breaker(tmp_path, home):
         with pytest.raises(TrainingError, match=r"the breaker tripped .*keep_going=True"):
             for call in range(16):
                 await trials.run("broken", str(call))
+
+
+def test_canaries_run_however_few_steps_the_config_has(tmp_path, home):
+    config = write_config(tmp_path, home, "touch")
+    served = ServedPolicy(("http://policy/v1",))
+    canaries = Trials(config, served, kind="trl", out=tmp_path / "run").plan.canaries
+    assert canaries is not None and canaries.every == DEFAULT_EVERY
+    text = config.read_text()
+    for every in (0, 7):
+        config.write_text(text.replace("[run]\n", f"[run]\ncanary_every = {every}\n"))
+        canaries = Trials(config, served, kind="trl", out=tmp_path / "run").plan.canaries
+        assert (0 if canaries is None else canaries.every) == every
 
 
 async def test_a_missing_task_is_named(tmp_path, home):

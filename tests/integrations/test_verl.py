@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import importlib.util
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -178,10 +178,7 @@ class VerdictTrials:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def run_all(self, tasks: Sequence[str], _: str) -> list[Row]:
-        return [self._row(task) for task in tasks]
-
-    def _row(self, task: str) -> Row:
+    async def run(self, task: str, _: str) -> Row:
         graded = task == "touch"
         return Row(
             task=task,
@@ -276,6 +273,32 @@ async def test_the_only_graded_member_is_masked_if_the_estimator_compares_member
     assert output.reward_score == 1.0
     assert any(output.response_mask) is not is_masked
     assert (output.extra_fields["plimsoll_left_out"] > 0) is is_masked
+
+
+async def test_a_failed_start_of_the_services_is_repeated_once_for_all_samples(
+    loop_of, monkeypatch
+):
+    starts: list[int] = []
+    enter = VerdictTrials.__aenter__
+
+    async def fails_once(trials: VerdictTrials) -> VerdictTrials:
+        starts.append(len(starts))
+        await asyncio.sleep(0)
+        if starts == [0]:
+            raise TrainingError("no port is free")
+        return await enter(trials)
+
+    monkeypatch.setattr(VerdictTrials, "__aenter__", fails_once)
+
+    async def sample() -> Any:
+        try:
+            return await loop_of().run({}, task="touch")
+        except TrainingError:
+            return await loop_of().run({}, task="touch")
+
+    outputs = await asyncio.gather(*(sample() for _ in range(3)))
+    assert [output.reward_score for output in outputs] == [1.0] * 3
+    assert starts == [0, 1]
 
 
 def test_without_verl_the_message_names_the_package(monkeypatch):

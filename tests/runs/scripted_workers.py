@@ -16,9 +16,8 @@ from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.evaluation.trial_run import (
-    Placement,
+    TrialSetRequest,
     TrialSetRun,
-    evaluation_config,
     evaluation_settings,
 )
 from plimsoll.runs.plan import Plan
@@ -139,9 +138,16 @@ def evaluation(
 ) -> tuple[TrialSetRun, ScriptedWorkers]:
     """An evaluation of these tasks, and its workers."""
     workers = use_workers(monkeypatch, trial, concurrency)
-    placement = Placement(concurrency=concurrency)
-    config = evaluation_config(Config(), placement, agent="oracle")
-    config = config.model_copy(update={"pool": config.pool.model_copy(update={"reuse": pool})})
+    request = TrialSetRequest(
+        path=Path("tasks"),
+        backend="local",
+        concurrency=concurrency,
+        pattern=None,
+        out=out,
+        config=None,
+        pool=pool,
+    )
+    config = request.applied_to(Config(), agent="oracle")
     plan = Plan(
         config=config,
         settings=evaluation_settings(concurrency),
@@ -163,8 +169,7 @@ def evaluation(
         plan,
         groups,
         breaker=Breaker(limits or BreakerLimits(stops=False)),
-        request={},
-        placement=placement,
+        request=request,
         out=out,
         kind="eval",
         resumes=resumes,

@@ -58,7 +58,8 @@ async def test_trial_sets_leave_nothing_in_the_controller(
 
     monkeypatch.setattr(session, "make_workers", lambda *_, **__: ScriptedWorkers(trial, 4))
     served = ServedPolicy(())
-    async with Trials(make_config("a", "b", "unlucky"), served, out=tmp_path / "run") as trials:
+    config = make_config("a", "b", "unlucky")
+    async with Trials(config, served, out=tmp_path / "run", kind="verl") as trials:
 
         async def calls(number: int, first: int) -> None:
             for call in range(first, first + number):

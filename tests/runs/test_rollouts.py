@@ -26,7 +26,7 @@ from plimsoll.testing.waiting import until
 from plimsoll.testing.workers import IdleEngine
 from plimsoll.trials.verdicts import Verdict
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
-from plimsoll.workers.engines.protocol import Exit, Opening
+from plimsoll.workers.engines.protocol import Exit, StartRequest
 from plimsoll.workers.messages import Order
 
 
@@ -307,16 +307,16 @@ class LateWorker:
 
     where = "waits for a node"
 
-    def __init__(self, opening: Opening, host: asyncio.Event) -> None:
-        self.worker = opening.invitation.worker
+    def __init__(self, request: StartRequest, host: asyncio.Event) -> None:
+        self.worker = request.invitation.worker
         self.is_placed = False
         self._engine = ProcessEngine()
-        self._placing = asyncio.create_task(self._start_late(opening, host))
+        self._placing = asyncio.create_task(self._start_late(request, host))
 
-    async def _start_late(self, opening: Opening, host: asyncio.Event) -> WorkerProcess:
+    async def _start_late(self, request: StartRequest, host: asyncio.Event) -> WorkerProcess:
         await host.wait()
         self.is_placed = True
-        return await self._engine.start(opening)
+        return await self._engine.start(request)
 
     async def ended(self) -> Exit:
         return await (await asyncio.shield(self._placing)).ended()
@@ -330,8 +330,8 @@ class LateEngine(ProcessEngine):
         super().__init__()
         self.host_is_there = asyncio.Event()
 
-    async def start(self, opening: Opening) -> LateWorker:
-        return LateWorker(opening, self.host_is_there)
+    async def start(self, request: StartRequest) -> LateWorker:
+        return LateWorker(request, self.host_is_there)
 
     def describe_wait(self, workers: int) -> str:
         return f"waiting for a host for {workers} worker"

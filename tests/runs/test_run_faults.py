@@ -183,14 +183,14 @@ async def test_the_rows_of_a_batch_are_synced_before_the_ledger_consumes_it(
         assert tickets <= {row.ticket for row in rows(run)[: synced[-1]]}
         await consume(self, batch)
 
-    def settle(self: RunDirectory) -> None:
+    def sync(self: RunDirectory) -> None:
         before = len(rows(run))
         really(self)
         synced.append(before)
 
-    run, really = tmp_path / "run", RunDirectory.settle
+    run, really = tmp_path / "run", RunDirectory.sync_results
     monkeypatch.setattr(Ledger, "consume", watched)
-    monkeypatch.setattr(RunDirectory, "settle", settle)
+    monkeypatch.setattr(RunDirectory, "sync_results", sync)
     async with Rollouts(make_config("coin-a", "coin-b", steps=2), out=run) as rollouts:
         assert len(await all_batches(rollouts)) == 2
 
@@ -248,7 +248,7 @@ async def test_a_canary_that_fails_during_consume_does_not_void_the_batch(
         async def consuming(self: Ledger, batch: ChosenBatch) -> None:
             writing = asyncio.create_task(consume(self, batch))
             await asyncio.sleep(0)  # recorded in the books, not yet on disk
-            canary = rollouts._scheduler._keep_canary(Canary("coin-a", 9, 0), order, result)
+            canary = rollouts._scheduler._record_canary(Canary("coin-a", 9, 0), order, result)
             failing.append(asyncio.create_task(canary))
             await writing
 
@@ -353,7 +353,7 @@ async def test_a_slow_run_directory_delays_lines_and_not_the_run(
 async def test_a_batch_is_chosen_again_if_a_group_is_abandoned_during_the_sync(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    run, settle = tmp_path / "run", RunDirectory.settle
+    run, sync = tmp_path / "run", RunDirectory.sync_results
     config = make_config("coin-a", "coin-b", "coin-c", "coin-d", steps=4, depth=1)
     given_up: list[str] = []
     async with Rollouts(config, out=run) as rollouts:
@@ -369,9 +369,9 @@ async def test_a_batch_is_chosen_again_if_a_group_is_abandoned_during_the_sync(
         def slow(self: RunDirectory) -> None:
             if not given_up:
                 asyncio.run_coroutine_threadsafe(give_up(), loop).result(30)
-            settle(self)
+            sync(self)
 
-        monkeypatch.setattr(RunDirectory, "settle", slow)
+        monkeypatch.setattr(RunDirectory, "sync_results", slow)
         batch = await anext(rollouts.batches())
         assert given_up[0] not in {group.id for group in batch.groups}
         await rollouts.commit(batch)

@@ -48,9 +48,9 @@ class WorkerClient:
     """Sends messages to a worker and receives its messages."""
 
     def __init__(
-        self, board: ControllerSocket, credentials: Credentials, placed: WorkerProcess
+        self, channel: ControllerSocket, credentials: Credentials, placed: WorkerProcess
     ) -> None:
-        self.board = board
+        self.channel = channel
         self.credentials = credentials
         self.placed = placed
         self.pid = int(placed.where.removeprefix("pid "))
@@ -58,7 +58,7 @@ class WorkerClient:
         self.others: list[FromWorker] = []
 
     def send(self, message: ToWorker) -> None:
-        self.board.send(self.credentials.invitation.worker, message)
+        self.channel.send(self.credentials.invitation.worker, message)
 
     def order(self, ticket: str, task: str, folder: Path | str = "") -> None:
         order = Order(ticket=ticket, task=task, name="t", attempt=1, folder=str(folder))
@@ -70,7 +70,7 @@ class WorkerClient:
         """Return the next message of a type. Other messages are stored."""
         async with asyncio.timeout(120):
             while True:
-                message = (await self.board.receive()).message
+                message = (await self.channel.receive()).message
                 if isinstance(message, Beat):
                     self.beats.append(message)
                 else:
@@ -109,11 +109,11 @@ class WorkerClient:
 async def started_client(maker: str = MARKING) -> AsyncIterator[WorkerClient]:
     """A worker that has sent its hello and got no reply."""
     here = stand_in(maker, Path(__file__).parent)
-    async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
-        opening = board.open("worker-1", here)
-        credentials = Credentials.make(opening.invitation)
-        opening.admit(credentials.public_key)
-        client = WorkerClient(board, credentials, engine.launch(credentials, here))
+    async with ProcessEngine() as engine, ControllerSocket(engine.host) as channel:
+        request = channel.prepare("worker-1", here)
+        credentials = Credentials.make(request.invitation)
+        request.admit(credentials.public_key)
+        client = WorkerClient(channel, credentials, engine.launch(credentials, here))
         await client.receive(Hello)
         yield client
 

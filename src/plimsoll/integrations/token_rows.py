@@ -36,8 +36,8 @@ def token_rows(trajectory: str) -> list[TokenRow]:
     """
     if not trajectory:
         return []
-    lines = [_token_row(sample) for sample in read_stored(trajectory).samples() if any(sample.mask)]
-    return sorted(lines, key=lambda line: line.trained)
+    rows = [_token_row(sample) for sample in read_stored(trajectory).samples() if any(sample.mask)]
+    return sorted(rows, key=lambda row: row.trained)
 
 
 def _token_row(sample: Sample) -> TokenRow:

@@ -6,6 +6,7 @@ void has no reward. The breaker watches all of them.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import TrainingError, UsageError
 from plimsoll.core.versions import Version
 from plimsoll.runs.breaker.breaker import Breaker
+from plimsoll.runs.breaker.canaries import DEFAULT_EVERY
 from plimsoll.runs.breaker.limits import BreakerLimits
 from plimsoll.runs.evaluation.requests import write_request
 from plimsoll.runs.files.results import Row, TrialCounts
@@ -35,12 +37,14 @@ class Trials(RunSession):
         served: ServedPolicy,
         *,
         out: Path | None = None,
-        kind: str = "trials",
+        kind: Literal["trl", "verl"],
         keep_going: bool = False,
     ) -> None:
         read = config if isinstance(config, Config) else load_config(Path(config))
-        # The trainer decides when it ends.
-        run = read.run.model_copy(update={"steps": read.run.steps or 1})
+        # The trainer decides when it ends, so canaries run whatever the number of steps is.
+        steps, every = read.run.steps or 1, read.run.canary_every
+        canaries = DEFAULT_EVERY if every is None else every
+        run = read.run.model_copy(update={"steps": steps, "canary_every": canaries})
         plan = Plan.make(read.model_copy(update={"run": run}), served)
         super().__init__(plan, out=out, kind=kind, resumes=False)
         self._keep_going = keep_going
@@ -72,7 +76,7 @@ class Trials(RunSession):
         sets = self._scheduler.sets
         trials = TrialSet(sets.new_name(name), f"trials of {name}", groups, 1, self._options())
         self._counts.total += len(groups)
-        if not await self._scheduler.run_set(trials, self._loop):
+        if not await self._scheduler.run_set(trials):
             raise self._stopped()
         for row in trials.in_order:
             self._counts.add(row)
@@ -83,14 +87,14 @@ class Trials(RunSession):
         directory = self.directory
         return SetOptions(
             folder=lambda group, ticket: directory.rollout(group.task.name, ticket),
-            keep=directory.append,
+            append=directory.append,
             is_watched=True,
             is_seeded=False,
             is_versioned=False,
         )
 
     def _stopped(self) -> TrainingError:
-        trip = self._watch.trip
+        trip = self._breaker.trip
         if trip is None:
             return TrainingError(f"no trial is started any more: {self._scheduler.why}")
         return TrainingError(
@@ -103,11 +107,10 @@ class Trials(RunSession):
         write_request(self.directory, self._kind, {})
 
     async def _recover(self) -> RunParts:
-        self._watch = Breaker(BreakerLimits(tasks=len(self.tasks), stops=not self._keep_going))
+        self._breaker = Breaker(BreakerLimits(tasks=len(self.tasks), stops=not self._keep_going))
         return RunParts(
             buffer=RolloutBuffer(self.directory),
-            breaker=self._watch,
-            kind=self._kind,
+            breaker=self._breaker,
             counts=lambda: self._counts,
         )
 

@@ -24,12 +24,14 @@ TRL takes one sample per trial. If an agent went back in its conversation, the s
 tokens is trained on; `plimsoll/left_out` counts the tokens of the others.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from importlib import import_module, metadata
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from packaging.version import Version as Release
 from torch.nn import Module
@@ -46,10 +48,6 @@ from plimsoll.workers.worker.policy_service import ServedPolicy
 
 if TYPE_CHECKING:
     from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
-import asyncio
-import threading
-from collections.abc import Coroutine
-from typing import TypeVar
 
 __all__ = ["LoopThread", "TrlRollouts", "verdict"]
 
@@ -188,17 +186,17 @@ class TrlRollouts:
         pad = cast(int, trainer.processing_class.pad_token_id)
         # The shortest row that TRL accepts, in place of a row without trained tokens.
         nothing = TokenRow(prompt=[pad], completion=[pad], mask=[0], logprobs=[0.0])
-        lines = [token_rows(row.trajectory) if row.reward is not None else [] for row in rows]
-        if not any(lines):
+        samples = [token_rows(row.trajectory) if row.reward is not None else [] for row in rows]
+        if not any(samples):
             raise TrainingError(_why_nothing(rows, self.directory))
-        chosen = [each[-1] if each else nothing for each in lines]
+        chosen = [of_trial[-1] if of_trial else nothing for of_trial in samples]
         return {
-            "prompt_ids": [line.prompt for line in chosen],
-            "completion_ids": [line.completion for line in chosen],
-            "logprobs": [line.logprobs for line in chosen],
-            "env_mask": [line.mask for line in chosen],
+            "prompt_ids": [sample.prompt for sample in chosen],
+            "completion_ids": [sample.completion for sample in chosen],
+            "logprobs": [sample.logprobs for sample in chosen],
+            "env_mask": [sample.mask for sample in chosen],
             _REWARD: [row.reward for row in rows],
-            _LEFT_OUT: [sum(line.trained for line in each[:-1]) for each in lines],
+            _LEFT_OUT: [sum(one.trained for one in of_trial[:-1]) for of_trial in samples],
         }
 
     async def _roll_out(self, prompts: Sequence[str], trainer: _Trainer) -> list[Row]:

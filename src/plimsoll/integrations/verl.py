@@ -141,10 +141,13 @@ class PlimsollAgentLoop:
             _services[key] = asyncio.create_task(
                 _SharedServices(self._config, engine, self._out).start()
             )
+        starting = _services[key]
         try:
-            return await asyncio.shield(_services[key])
+            return await asyncio.shield(starting)
         except Exception:  # after any error, the next sample tries to start it again
-            _services.pop(key, None)
+            # Another sample may have done so already.
+            if _services.get(key) is starting:
+                del _services[key]
             raise
 
     def _output(self, row: Row, sample: TokenRow, logprobs: bool) -> object:
@@ -251,8 +254,7 @@ class _SharedServices:
         return self
 
     async def run(self, task: str) -> Row:
-        (row,) = await self._trials.run_all([task], str(next(self._numbers)))
-        return row
+        return await self._trials.run(task, str(next(self._numbers)))
 
     async def close(self) -> None:
         await self._stack.aclose()

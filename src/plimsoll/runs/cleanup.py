@@ -46,6 +46,12 @@ __all__ = [
 ]
 
 ALL = "all"
+_SHOWN_RUNS = 10
+_REAP_SECONDS = 20.0
+"""Time limit for reaping: the next start reaps the rest."""
+
+_OnEnd = Callable[[str, Resource, str], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,6 @@ def _docker(config: Config) -> Inventory:
     return DockerInventory(Daemon(docker_options(config).endpoint(os.environ)))
 
 
-_SHOWN_RUNS = 10
-OnEnd = Callable[[str, Resource, str], None]
-
-
 @dataclass(frozen=True, slots=True)
 class RemainingResource:
     """A resource that is not removed, and the reason."""
@@ -132,7 +134,7 @@ class RemovalPlan:
         """All resources to remove, each with its backend, in the order of removal."""
         return ((s.inventory.name, item) for s in self.removals for item in s.items)
 
-    async def carry_out(self, on_end: OnEnd) -> None:
+    async def carry_out(self, on_end: _OnEnd) -> None:
         """Remove them. Calls `on_end` for each, with the error or ""."""
         for listed in self.removals:
             name = listed.inventory.name
@@ -229,22 +231,17 @@ def _no_such_run(run: str, names: Sequence[str], inventories: Inventories) -> st
     return f"{problem}; {here}{not_asked}"
 
 
-_SECONDS = 20.0
-"""Time limit for reaping: the next start reaps the rest."""
-log = logging.getLogger(__name__)
-
-
 async def reap_at_end(config: Config) -> None:
     """Reap resources without an owner, on this host or the config's daemon. Never fails a run."""
     try:
         async with (
-            asyncio.timeout(_SECONDS),
+            asyncio.timeout(_REAP_SECONDS),
             find_inventory(config.run.backend, config) as inventory,
         ):
             await reap(inventory)
     except (SandboxError, UsageError, TimeoutError) as error:
-        log.warning(
+        _log.warning(
             "resources of killed workers may be left (%s): remove them with "
             "plimsoll clean --expired",
-            str(error) or f"it takes longer than {_SECONDS:g} s",
+            str(error) or f"it takes longer than {_REAP_SECONDS:g} s",
         )

@@ -97,13 +97,13 @@ class Plan:
             check_left_out(tasks, self.config.run.backend)
         return made
 
-    async def surveyed(self) -> "Plan":
-        """The plan with the capabilities of the policy's servers, so that workers start without
-        asking for them. Raises `PolicyError` if none of them serves it."""
-        if self.policy is None:
+    async def probed(self) -> "Plan":
+        """The plan with the features of the policy's servers, which workers get with it: they do
+        not probe. Raises `PolicyError` if no server answers."""
+        if self.policy is None or self.policy.found is not None:
             return self
         key = None if self.served is None else self.served.key
-        return replace(self, policy=await self.policy.surveyed(key))
+        return replace(self, policy=await self.policy.probed(key))
 
     def _admit(self, *, require_validation: bool) -> "Plan":
         """Admit tasks by their current validation status."""

@@ -78,7 +78,7 @@ class Rollouts(RunSession):
             config = load_config(Path(config))
         served = ServedPolicy(urls, key, model) if urls else None
         plan = Plan.make(config, served)
-        super().__init__(plan, out=None if out is None else Path(out), kind=name or "run")
+        super().__init__(plan, out=None if out is None else Path(out), kind="run", name=name or "")
         self._trains = trains
         self._keep_going = keep_going
         self._prepare = prepare
@@ -122,7 +122,7 @@ class Rollouts(RunSession):
         assert self._loop is not None, "enter it first: async with Rollouts(…)"
         while True:
             asked = time.monotonic()
-            batch = await self._scheduler.next_batch(self._loop)
+            batch = await self._scheduler.next_batch()
             self._reporter.waited(time.monotonic() - asked)
             if batch is None:
                 break
@@ -141,7 +141,7 @@ class Rollouts(RunSession):
         attempts = self.plan.config.evaluation.attempts
         sets, at, began = self._scheduler.sets, self.version, time.monotonic()
         trials = held_out_set(sets.new_name(name), name, tasks, attempts, self.directory)
-        if not await self._scheduler.run_set(trials, self._loop):
+        if not await self._scheduler.run_set(trials):
             return None
         measured = held_out_result(trials, name, at, time.monotonic() - began)
         await self._reporter.evaluated(measured)

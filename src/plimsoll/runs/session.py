@@ -54,8 +54,6 @@ class RunParts:
     breaker: Breaker
     order: DataOrder | None = None
     """The order of the training data; None for trial sets only."""
-    kind: str = "run"
-    """The kind in `status.json`."""
     steps: list[Step] = field(default_factory=list[Step])
     """The committed steps of earlier processes."""
     held_out: list[HeldOutResult] = field(default_factory=list[HeldOutResult])
@@ -77,16 +75,19 @@ class RunSession(ABC):
         *,
         out: Path | None,
         kind: str,
+        name: str = "",
         in_process: bool = False,
         resumes: bool = True,
     ) -> None:
-        """`kind` begins the name of a new directory. `in_process`: no worker processes.
+        """`kind` is that of `status.json`. `name` begins the name of a new directory; by default,
+        the kind does. `in_process`: no worker processes.
 
         `resumes`: if `out` is the directory of a run, it is continued; otherwise refused.
         """
         self.plan = plan
         self._out = out
         self._kind = kind
+        self._name = name or kind
         self._in_process = in_process
         self._resumes = resumes
         self._is_open = False
@@ -135,7 +136,7 @@ class RunSession(ABC):
             self._write_settings()
         parts = await self._recover()
         # After recovery: servers may be paused until they have their weights.
-        self.plan = await self.plan.surveyed()
+        self.plan = await self.plan.probed()
         if not self._in_process:
             # Imported here: a run without worker processes needs none of it.
             from plimsoll.runs.cleanup import reap_at_end
@@ -150,7 +151,7 @@ class RunSession(ABC):
         self._status = asyncio.create_task(self._reporter.keep_status())
         stack.push_async_exit(self._end_status)
         await _wait_ready(workers)
-        self._loop = asyncio.create_task(self._scheduler.run())
+        self._loop = self._scheduler.start()
         stack.push_async_exit(self._end)
 
     async def __aexit__(
@@ -182,7 +183,7 @@ class RunSession(ABC):
             self.location = find(self._out, ledger_folder, home)
             self._warn_of_network()
             return False
-        self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._kind)
+        self.directory = RunDirectory.create(self._out, now=datetime.now(), kind=self._name)
         try:
             self.location = make(self.directory.path, ledger_folder, home)
         except BaseException:
@@ -225,7 +226,7 @@ class RunSession(ABC):
             parts.steps,
             parts.held_out,
             self.location.description,
-            kind=parts.kind,
+            kind=self._kind,
             counts=parts.counts,
         )
 

@@ -4,7 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from plimsoll.workers.engines.protocol import Exit, Opening
+from plimsoll.workers.engines.protocol import Exit, StartRequest
 
 __all__ = ["IdleEngine", "IdleWorker"]
 
@@ -29,7 +29,6 @@ class IdleWorker:
 class IdleEngine:
     """Starts `IdleWorker`s. Implements `Engine`."""
 
-    name = "idle"
     host = "127.0.0.1"
 
     async def __aenter__(self) -> Self:
@@ -43,8 +42,8 @@ class IdleEngine:
     ) -> None:
         pass
 
-    async def start(self, opening: Opening) -> IdleWorker:
-        del opening
+    async def start(self, request: StartRequest) -> IdleWorker:
+        del request
         return IdleWorker()
 
     def describe_wait(self, workers: int) -> str:

@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from plimsoll.workers.engines.protocol import Invitation, Opening
+from plimsoll.workers.engines.protocol import Invitation, StartRequest
 from plimsoll.workers.messages import (
     AskVariables,
     Beat,
@@ -103,7 +103,7 @@ class ControllerSocket:
         # Waits for unsent messages, at most the linger time.
         await asyncio.to_thread(self._context.term)
 
-    def open(self, worker: str, environment: dict[str, str]) -> Opening:
+    def prepare(self, worker: str, environment: dict[str, str]) -> StartRequest:
         """Prepare for a worker. It can connect once its public key is admitted."""
         self._environments[worker] = environment
 
@@ -113,7 +113,7 @@ class ControllerSocket:
                 self._admitted[z85.decode(public_key)] = worker
 
         invitation = Invitation(worker, self.address, self._public.decode())
-        return Opening(invitation, environment, admit)
+        return StartRequest(invitation, environment, admit)
 
     def forget(self, worker: str) -> None:
         """Forget a worker that has ended: its keys are no longer accepted."""

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from plimsoll.cli.terminal.console import MIN_WIDTH, print_all, print_table
 from plimsoll.cli.views.evaluation import closing, live, pool_line, progress_line
-from plimsoll.cli.views.text import figure, plain
+from plimsoll.cli.views.text import duration, figure, plain
 from plimsoll.runs.evaluation.trial_run import RunningTrial
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.results import Row, Tally
@@ -47,6 +47,7 @@ class ShownEvaluation:
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self.total = 0
+        self.earlier = 0
         self.seconds = 0.0
         self.tally = Tally()
         self.running: list[RunningTrial] = []
@@ -86,6 +87,19 @@ def test_without_graded_trials_no_mean_is_shown(evaluation: ShownEvaluation):
     assert progress_line(evaluation) == "1/0 trials · graded 0 · void grader 1"
     table = shown(evaluation).splitlines()
     assert table[1].split() == ["a", "0/1", "–", "grader", "1"]
+
+
+def test_the_rate_and_the_time_left_are_those_of_the_trials_since_the_resume(
+    evaluation: ShownEvaluation,
+):
+    evaluation.total, evaluation.earlier, evaluation.seconds = 100, 90, 60.0
+    for _ in range(90):
+        evaluation.tally.add(void_row("no reward was written"))
+    assert progress_line(evaluation).endswith("void grader 90")
+    evaluation.tally.add(void_row("no reward was written"))
+    evaluation.tally.add(void_row("no reward was written"))
+    assert progress_line(evaluation).endswith(f" · 2 trials/min · {duration(240)} left")
+    assert "92 of 100 trials, 2 since the resume, in" in shown(evaluation)
 
 
 def test_a_reason_is_shown_without_escapes(evaluation: ShownEvaluation):

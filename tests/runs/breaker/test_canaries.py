@@ -42,33 +42,33 @@ def test_the_number_of_canary_tasks_is_bounded():
     assert not canaries.wants_tasks
 
 
-def test_a_failed_canary_voids_unvouched_trials():
+def test_a_failed_canary_voids_unconfirmed_trials():
     canaries = Canaries.of(4, ["a"])
     for number in range(4):
-        canaries.trial_finished(("t", number))
+        canaries.trial_finished(f"t-{number}")
     mark = canaries.canary_started()
-    canaries.trial_finished(("t", 4))  # while the canary runs, so not covered by it
+    canaries.trial_finished("t-4")  # while the canary runs, so not covered by it
     canaries.canary_passed(mark)
-    canaries.trial_finished(("t", 5))
-    assert canaries.canary_failed() == (("t", 4), ("t", 5))
+    canaries.trial_finished("t-5")
+    assert canaries.canary_failed() == ("t-4", "t-5")
     assert (canaries.good, canaries.failed) == (1, 1)
 
 
 def test_a_failed_first_canary_voids_all_trials():
     canaries = Canaries.of(2, ["a"])
     for number in range(3):
-        canaries.trial_finished(("t", number))
-    assert canaries.canary_failed() == (("t", 0), ("t", 1), ("t", 2))
+        canaries.trial_finished(f"t-{number}")
+    assert canaries.canary_failed() == ("t-0", "t-1", "t-2")
     assert canaries.canary_failed() == ()
 
 
-def test_unvouched_trials_are_bounded_without_canary_tasks():
+def test_unconfirmed_trials_are_bounded_without_canary_tasks():
     canaries = Canaries(5)
     for number in range(10_000):
-        canaries.trial_finished(("t", number))
+        canaries.trial_finished(f"t-{number}")
     taken = canaries.canary_failed()
     assert len(taken) == 80
-    assert taken[-1] == ("t", 9999)
+    assert taken[-1] == "t-9999"
 
 
 def test_validated_tasks_make_other_canary_tasks_unnecessary():

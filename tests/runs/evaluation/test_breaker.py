@@ -13,6 +13,7 @@ from plimsoll.ledger.books.group import split_ticket
 from plimsoll.runs.audit import audit
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.breaker.limits import BreakerLimits
+from plimsoll.runs.files import json_lines
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.tasks.task import Task
 from plimsoll.testing.waiting import until
@@ -225,13 +226,13 @@ async def test_grades_that_a_failed_canary_revoked_stay_void_after_a_power_cut(
     """A power cut removes the lines of the results since their last sync. The ledger has grades
     that were entered before the canary failed."""
     out, synced = tmp_path / "run", [0]
-    settle = RunDirectory.settle
+    sync = RunDirectory.sync_results
 
-    def watched_settle(directory: RunDirectory) -> None:
+    def watched_sync(directory: RunDirectory) -> None:
         synced.append(directory.results.stat().st_size)
-        settle(directory)
+        sync(directory)
 
-    monkeypatch.setattr(RunDirectory, "settle", watched_settle)
+    monkeypatch.setattr(RunDirectory, "sync_results", watched_sync)
     trial = scripted(lambda order: HALF if is_canary(order) else ONE)
     tasks = make_tasks("a")
     run, _ = evaluation(
@@ -249,6 +250,31 @@ async def test_grades_that_a_failed_canary_revoked_stay_void_after_a_power_cut(
     await again.run()
     rewards = {row.attempt: row.reward for row in again.tally.rows}
     assert rewards == {1: None, 2: None, 3: None, 4: None, 5: None, 6: 1.0}
+
+
+async def test_a_failed_canary_revokes_all_grades_in_one_write(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A kill between two writes would leave some of the grades."""
+    writes: list[int] = []
+    append = json_lines._append
+
+    def watched(path: Path, data: bytes) -> None:
+        if revoked := data.count(b"canary failed after it"):
+            writes.append(revoked)
+        append(path, data)
+
+    monkeypatch.setattr(json_lines, "_append", watched)
+    trial = scripted(lambda order: HALF if is_canary(order) else ONE)
+    run, _ = evaluation(
+        *(monkeypatch, make_tasks("a"), trial, tmp_path / "run"),
+        attempts=6,
+        concurrency=1,
+        limits=EQUAL,
+        canaries=Canaries.of(5, ["a"]),
+    )
+    await run.run()
+    assert writes == [5]
 
 
 async def test_trials_that_end_after_a_failed_canary_are_void(

@@ -13,10 +13,12 @@ import pytest
 from scripted_workers import ONE, evaluation, use_workers
 
 from plimsoll.config.file import Config
-from plimsoll.core.errors import UsageError, WorkerError
+from plimsoll.core.errors import LedgerError, UsageError, WorkerError
+from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.audit import audit
 from plimsoll.runs.evaluation.eval_run import EvalRequest, EvalRun
-from plimsoll.runs.evaluation.trial_run import Placement, TrialSetRun, evaluation_config
+from plimsoll.runs.evaluation.trial_run import TrialSetRequest, TrialSetRun
+from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.json_lines import read_lines
 from plimsoll.runs.files.results import Row
 from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
@@ -52,11 +54,20 @@ async def graded(order: Order) -> Verdict:
     ],
 )
 def test_the_concurrency_is_shared_by_the_requested_workers(workers, engine, number, each):
-    placement = Placement(concurrency=5, workers=workers, engine=engine)
-    made = evaluation_config(Config(), placement, agent="oracle").workers
+    request = TrialSetRequest(
+        path=Path("tasks"),
+        backend="local",
+        concurrency=5,
+        pattern=None,
+        out=None,
+        config=None,
+        workers=workers,
+        engine=engine,
+    )
+    made = request.applied_to(Config(), agent="oracle").workers
     assert (made.number, made.concurrency, made.engine) == (number, each, engine or "process")
     # Without either option there are no worker processes.
-    assert placement.in_process is (workers is None and engine is None)
+    assert request.in_process is (workers is None and engine is None)
 
 
 def prepared(command: str, **placement: object) -> TrialSetRun:
@@ -235,6 +246,95 @@ async def test_a_row_that_a_power_cut_lost_is_written_again_from_the_ledger(
     assert [row.reward for row in again.tally.rows] == [1.0, 1.0]
     assert rows(out)[-1].trial == second.trial
     assert audit(out).problems == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "next_tickets"),
+    [
+        (ONE, []),
+        (Void(Cause.TASK, "CRLF"), []),
+        (Void(Cause.SANDBOX, "no space"), ["eval-trials-0/0.1"]),
+    ],
+    ids=["graded", "void", "void and retried"],
+)
+async def test_a_trial_that_ended_before_a_kill_with_its_row_only_is_not_run_again(
+    make_tasks: MakeTasks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: Verdict,
+    next_tickets: list[str],
+):
+    async def trial(order: Order) -> Verdict:
+        await asyncio.sleep(0)
+        return verdict
+
+    async def killed(*_: object, **__: object) -> bool:
+        raise LedgerError("killed after the row was written")
+
+    tasks, out = make_tasks("a", "b"), tmp_path / "run"
+    run, _ = evaluation(monkeypatch, tasks, trial, out, concurrency=1)
+    with monkeypatch.context() as patch, pytest.raises(LedgerError, match="killed"):
+        patch.setattr(Ledger, "finish", killed)
+        patch.setattr(Ledger, "void", killed)
+        await run.run()
+    (ended,) = rows(out)
+
+    again, workers = evaluation(monkeypatch, tasks, graded, out, resumes=True)
+    await again.run()
+    assert [order.ticket for order in workers.orders if order.name == "a"] == next_tickets
+    assert ended.ticket not in [order.ticket for order in workers.orders]
+    assert again.tally.trials == 2
+    assert again.tally.graded == (1 if verdict == Void(Cause.TASK, "CRLF") else 2)
+    assert audit(out).problems == []
+
+
+async def test_the_rate_of_a_resumed_run_is_without_the_trials_of_earlier_processes(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tasks, out = make_tasks("a", "b"), tmp_path / "run"
+    run, _ = evaluation(monkeypatch, tasks, graded, out)
+    await run.run()
+    assert run.summary_of(2).trials_per_minute > 0
+    again, _ = evaluation(monkeypatch, tasks, graded, out, resumes=True)
+    await again.run()
+    summary = again.summary_of(2)
+    assert (again.earlier, summary.trials, summary.trials_per_minute) == (2, 2, 0.0)
+
+
+async def test_a_resumed_eval_uses_its_edited_config(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_tasks("a")
+    (tmp_path / "says.toml").write_text('otherwise = "Hi."\n')
+    monkeypatch.chdir(tmp_path)
+    request = EvalRequest(
+        path=Path("tasks"),
+        backend="local",
+        concurrency=1,
+        pattern=None,
+        out=Path("run"),
+        config=None,
+        agent="shell",
+        attempts=1,
+        skip_invalid=False,
+        policy=("scripted:says.toml",),
+        turns=3,
+        pool="fresh",
+    )
+    first = await asyncio.to_thread(EvalRun.prepare, request)
+    config = first.directory.config.read_text()
+    assert f'urls = ["scripted:{tmp_path}/says.toml"]' in config
+    for before, after in (("turns = 3", "turns = 5"), ('reuse = "fresh"', 'reuse = "none"')):
+        assert before in config
+        config = config.replace(before, after)
+    first.directory.config.write_text(config)
+
+    monkeypatch.chdir(tmp_path / "tasks")
+    directory = RunDirectory(tmp_path / "run")
+    resumed = await asyncio.to_thread(EvalRun.resume, directory)
+    assert resumed.urls == (f"scripted:{tmp_path}/says.toml",)
+    assert resumed.plan.policy is not None and resumed.plan.policy.limits.turns == 5
+    assert resumed.plan.config.pool.reuse == "none"
 
 
 async def test_unwritable_results_end_the_run_with_one_error(

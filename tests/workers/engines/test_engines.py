@@ -26,9 +26,9 @@ from plimsoll.workers.messages import Hello
 @asynccontextmanager
 async def started(engine: Engine) -> AsyncIterator[Placed]:
     """A worker that has sent its hello and got no reply."""
-    async with engine, ControllerSocket(engine.host) as board:
-        placed = await engine.start(board.open("worker-1", {"PLIMSOLL_NAMED": "yes"}))
-        received = await board.receive()
+    async with engine, ControllerSocket(engine.host) as channel:
+        placed = await engine.start(channel.prepare("worker-1", {"PLIMSOLL_NAMED": "yes"}))
+        received = await channel.receive()
         assert received.worker == "worker-1" and received.message == Hello()
         await until(lambda: "pid" in placed.where)
         assert placed.is_placed
@@ -102,12 +102,12 @@ async def test_a_worker_without_file_descriptors_fails_to_start_with_the_reason(
     def refuse(*_: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async with ProcessEngine() as engine, ControllerSocket(engine.host) as board:
-        opening = board.open("worker-1", {})
+    async with ProcessEngine() as engine, ControllerSocket(engine.host) as channel:
+        request = channel.prepare("worker-1", {})
         before = mark.processes()
         with monkeypatch.context() as patch:
             # Before the process is started, and when its exit cannot be watched.
             patch.setattr(os, "pipe" if when == "before" else "pidfd_open", refuse)
             with pytest.raises(WorkerError, match=r"Too many open files; raise .*ulimit -n"):
-                await engine.start(opening)
+                await engine.start(request)
         assert mark.processes() == before

@@ -192,9 +192,15 @@ async def test_a_cancelled_rollout_leaves_nothing(tmp_path: Path, home: Path):
 
 async def test_a_task_that_cannot_be_loaded_is_a_void_trial(setting: Setting):
     async with setting.environment() as environment:
-        result = await environment.run(setting.order(task=str(setting.task.parent / "none")))
+        messages: list[FromWorker] = []
+        tickets = RunningTickets(environment, Load(), messages.append)
+        tickets.take(setting.order(task=str(setting.task.parent / "none")))
+        await tickets.wait_empty()
         check_released(environment)
-    assert isinstance(result.verdict, Void) and result.verdict.cause is Cause.TASK
+    (message,) = messages
+    assert isinstance(message, Finished)
+    verdict = message.result.verdict
+    assert isinstance(verdict, Void) and verdict.cause is Cause.TASK
 
 
 async def test_concurrent_rollouts_are_counted_and_leave_nothing(setting: Setting):

@@ -71,23 +71,23 @@ async def test_heartbeats_continue_without_free_file_descriptors(tmp_path: Path)
 
 @pytest.mark.alone
 async def test_the_slowest_turn_of_the_loop_is_reported_once():
-    pulse = LoopLag()
+    loop_lag = LoopLag()
     try:
         await asyncio.sleep(0.1)
         time.sleep(1.2)  # noqa: ASYNC251 - a blocked loop is the point
         await asyncio.sleep(0.1)
-        assert pulse.lag < 1
-        assert pulse.take_slowest() > 1
-        assert pulse.take_slowest() < 1
+        assert loop_lag.lag < 1
+        assert loop_lag.take_slowest() > 1
+        assert loop_lag.take_slowest() < 1
     finally:
-        pulse.stop()
+        loop_lag.stop()
 
 
 async def test_a_worker_of_a_dead_run_cleans_up_and_ends(tmp_path: Path):
     async with ready_client(marking_spec(tmp_path)) as client:
         client.order("t", "sleep 60")
         await client.running()
-        await client.board.__aexit__(None, None, None)
+        await client.channel.__aexit__(None, None, None)
         assert await client.ended(within=LONG) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
@@ -96,7 +96,7 @@ async def test_a_worker_with_a_hung_loop_ends_with_its_run(tmp_path: Path):
     async with ready_client(marking_spec(tmp_path)) as client:
         client.order("t", "block 60")
         await client.receive(Beat, lambda beat: beat.lag > 0.5)
-        await client.board.__aexit__(None, None, None)
+        await client.channel.__aexit__(None, None, None)
         assert await client.ended(within=LONG) == "exit 1"
 
 
@@ -107,7 +107,7 @@ async def test_a_worker_that_hangs_after_its_last_heartbeat_ends_with_its_run(
     async with ready_client(marking_spec(tmp_path)) as client:
         client.order("t", "thread 600")
         await client.running()
-        await client.board.__aexit__(None, None, None)
+        await client.channel.__aexit__(None, None, None)
         assert await client.ended(within=LONG) == f"killed by signal {signal.SIGALRM.value}"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
@@ -116,17 +116,17 @@ async def test_a_worker_has_time_for_slow_clean_up(tmp_path: Path):
     async with ready_client(marking_spec(tmp_path)) as client:
         client.order("t", "stubborn 3")
         await client.running()
-        await client.board.__aexit__(None, None, None)
+        await client.channel.__aexit__(None, None, None)
         assert await client.ended(within=LONG) == "exit 3"
         assert {file.name for file in tmp_path.iterdir()} == {"t.cleaned", "left"}
 
 
 async def test_a_worker_ends_if_its_starter_dies_during_the_start():
     """As when a Ray actor dies: the run forgets the worker, and never answers it."""
-    async with ControllerSocket("127.0.0.1") as board:
-        opening = board.open("worker-1", {})
-        credentials = Credentials.make(opening.invitation)
-        opening.admit(credentials.public_key)
+    async with ControllerSocket("127.0.0.1") as channel:
+        request = channel.prepare("worker-1", {})
+        credentials = Credentials.make(request.invitation)
+        request.admit(credentials.public_key)
         argv = [sys.executable, __file__, "--start-only"]
         starter = await asyncio.create_subprocess_exec(
             *argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_with_test_modules()
@@ -147,7 +147,7 @@ async def test_a_worker_ends_if_its_starter_dies_during_the_start():
 
 async def test_a_worker_without_any_message_ends_with_its_run():
     async with started_client() as client:
-        await client.board.__aexit__(None, None, None)
+        await client.channel.__aexit__(None, None, None)
         assert await client.ended(within=LONG) == "exit 3"
 
 

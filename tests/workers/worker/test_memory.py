@@ -29,35 +29,35 @@ class Trim:
         """Let the trim end, and wait for its thread."""
         self.may_end.set()
         for thread in threading.enumerate():
-            if thread.name == "upkeep":
+            if thread.name == "memory-trimmer":
                 thread.join()
 
 
 def test_a_libc_without_malloc_trim_is_accepted():
     musl = cast(ctypes.CDLL, SimpleNamespace())
     assert find_trim(musl) is None
-    upkeep = MemoryTrimmer(None, every=1, limit_mb=100)
-    upkeep.attend(now=1, rss=50, ended=1)
-    assert not upkeep.full
-    upkeep.attend(now=2, rss=150, ended=1)
-    assert upkeep.full
+    trimmer = MemoryTrimmer(None, every=1, limit_mb=100)
+    trimmer.attend(now=1, rss=50, ended=1)
+    assert not trimmer.full
+    trimmer.attend(now=2, rss=150, ended=1)
+    assert trimmer.full
 
 
 def test_trimming_runs_in_its_own_thread():
     trim = Trim()
     MemoryTrimmer(trim, every=0, limit_mb=None).attend(now=1, rss=50, ended=1)
     trim.finish()
-    assert trim.threads == ["upkeep"]
+    assert trim.threads == ["memory-trimmer"]
 
 
 def test_trimming_is_skipped_while_the_last_one_still_runs():
     trim = Trim()
-    upkeep = MemoryTrimmer(trim, every=1, limit_mb=None)
+    trimmer = MemoryTrimmer(trim, every=1, limit_mb=None)
     for now in range(1, 6):
-        upkeep.attend(now=now, rss=50, ended=now)
+        trimmer.attend(now=now, rss=50, ended=now)
     trim.finish()
     assert len(trim.threads) == 1
-    upkeep.attend(now=6, rss=50, ended=6)
+    trimmer.attend(now=6, rss=50, ended=6)
     trim.finish()
     assert len(trim.threads) == 2
 
@@ -65,32 +65,32 @@ def test_trimming_is_skipped_while_the_last_one_still_runs():
 def test_nothing_is_trimmed_if_nothing_was_freed():
     trim = Trim()
     trim.may_end.set()
-    upkeep = MemoryTrimmer(trim, every=1, limit_mb=None)
-    upkeep.attend(now=1, rss=50, ended=1)
+    trimmer = MemoryTrimmer(trim, every=1, limit_mb=None)
+    trimmer.attend(now=1, rss=50, ended=1)
     trim.finish()
-    upkeep.attend(now=3, rss=51, ended=1)
+    trimmer.attend(now=3, rss=51, ended=1)
     trim.finish()
     assert len(trim.threads) == 1
-    upkeep.attend(now=5, rss=80, ended=1)
+    trimmer.attend(now=5, rss=80, ended=1)
     trim.finish()
     assert len(trim.threads) == 2, "memory has grown: long trials free bodies, too"
 
 
 def test_memory_is_trimmed_before_a_worker_counts_as_full():
     trim = Trim()
-    upkeep = MemoryTrimmer(trim, every=1000, limit_mb=100)
-    upkeep.attend(now=1, rss=150, ended=0)
-    upkeep.attend(now=2, rss=150, ended=0)
-    assert not upkeep.full, "the trim still runs"
+    trimmer = MemoryTrimmer(trim, every=1000, limit_mb=100)
+    trimmer.attend(now=1, rss=150, ended=0)
+    trimmer.attend(now=2, rss=150, ended=0)
+    assert not trimmer.full, "the trim still runs"
     trim.finish()
-    upkeep.attend(now=3, rss=60, ended=0)
-    assert not upkeep.full
-    upkeep.attend(now=4, rss=150, ended=0)
+    trimmer.attend(now=3, rss=60, ended=0)
+    assert not trimmer.full
+    trimmer.attend(now=4, rss=150, ended=0)
     trim.finish()
-    upkeep.attend(now=5, rss=150, ended=0)
-    assert upkeep.full
-    upkeep.attend(now=6, rss=60, ended=0)
-    assert upkeep.full, "a worker that was full once is replaced"
+    trimmer.attend(now=5, rss=150, ended=0)
+    assert trimmer.full
+    trimmer.attend(now=6, rss=60, ended=0)
+    assert trimmer.full, "a worker that was full once is replaced"
 
 
 FREEING = """

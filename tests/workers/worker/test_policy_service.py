@@ -1,5 +1,6 @@
 """The policy of a run: the command line overrides the config, and servers are probed first."""
 
+import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -40,24 +41,24 @@ def test_an_agent_with_requests_needs_a_policy():
         policy_for(SHELL, PolicyConfig(), (), None, None)
 
 
-def test_a_survey_finds_the_capabilities_of_a_server_or_the_error(tmp_path: Path):
+def test_a_probe_finds_the_capabilities_of_a_server_or_the_error(tmp_path: Path):
     with serve_in_thread(
         lambda _: "Hello.", ServerFeatures(token_ids=False, context=4096)
     ) as server:
-        found = PolicySpec((server.url,), None, Limits()).checked().found
+        found = asyncio.run(PolicySpec((server.url,), None, Limits()).probed()).found
     assert found is not None
     assert (found.model, found.context, found.token_ids) == ("scripted", 4096, False)
     with pytest.raises(PolicyError, match=r"cannot be reached.*nothing was started"):
-        PolicySpec((server.url,), None, Limits()).checked()
+        asyncio.run(PolicySpec((server.url,), None, Limits()).probed())
 
 
-def test_a_survey_of_a_script_reads_it(tmp_path: Path):
+def test_a_probe_of_a_script_reads_it(tmp_path: Path):
     script = tmp_path / "says.toml"
     script.write_text("otherwise = 'Hi.'\n")
-    assert PolicySpec((f"scripted:{script}",), None, Limits()).checked().found is None
+    assert asyncio.run(PolicySpec((f"scripted:{script}",), None, Limits()).probed()).found is None
     script.write_text("otherwise = 3\n")
     with pytest.raises(UsageError, match="otherwise"):
-        PolicySpec((f"scripted:{script}",), None, Limits()).checked()
+        asyncio.run(PolicySpec((f"scripted:{script}",), None, Limits()).probed())
 
 
 async def test_a_service_runs_a_gateway_while_it_is_entered(tmp_path: Path):

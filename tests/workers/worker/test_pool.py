@@ -7,7 +7,7 @@ import pytest
 
 from helpers import HOST, write_task_folder
 from plimsoll.agents.nop import Nop
-from plimsoll.config.file import PoolConfig
+from plimsoll.config.sandboxes import PoolConfig
 from plimsoll.sandboxes.local.backend import LocalBackend
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.protocol import Backend

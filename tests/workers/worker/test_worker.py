@@ -209,22 +209,22 @@ async def test_the_secret_key_of_a_worker_is_not_readable(tmp_path: Path):
 
 
 async def test_a_worker_with_an_unknown_key_cannot_connect():
-    async with ControllerSocket("127.0.0.1") as board:
-        opening = board.open("worker-1", {"SECRET": "hush"})
-        admitted, forged = (Credentials.make(opening.invitation) for _ in range(2))
-        opening.admit(admitted.public_key)
+    async with ControllerSocket("127.0.0.1") as channel:
+        request = channel.prepare("worker-1", {"SECRET": "hush"})
+        admitted, forged = (Credentials.make(request.invitation) for _ in range(2))
+        request.admit(admitted.public_key)
         async with WorkerConnection(forged) as line, asyncio.timeout(60):
             line.send(Hello())
             assert await line.broken() == "the run does not know this worker's key"
         with pytest.raises(WorkerError, match=r"does not know .* key, at tcp://127\.0\.0\.1:"):
             await fetch_environment(forged)
-        board.forget("worker-1")
-        opening.admit(admitted.public_key)  # too late: a forgotten worker is not admitted
+        channel.forget("worker-1")
+        request.admit(admitted.public_key)  # too late: a forgotten worker is not admitted
         async with WorkerConnection(admitted) as line, asyncio.timeout(60):
             assert await line.broken() == "the run does not know this worker's key"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await board.receive()
+                await channel.receive()
 
 
 @pytest.mark.alone

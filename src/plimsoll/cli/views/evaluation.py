@@ -29,6 +29,7 @@ __all__ = [
     "pace",
     "print_unknown_keys",
     "progress_line",
+    "since_resume",
 ]
 
 SHOWN_RUNNING = 12
@@ -60,10 +61,11 @@ def progress_line(evaluation: TrialSetRun) -> str:
 def pace(evaluation: TrialSetRun) -> Iterable[str]:
     """The rate and the remaining time; nothing before the first trial."""
     done, seconds = evaluation.tally.trials, evaluation.seconds
-    if not done or seconds <= 0:
+    new = done - evaluation.earlier
+    if not new or seconds <= 0:
         return
-    yield f"{60 * done / seconds:.0f} trials/min"
-    left = (evaluation.total - done) * seconds / done
+    yield f"{60 * new / seconds:.0f} trials/min"
+    left = (evaluation.total - done) * seconds / new
     if left > 0:
         yield f"{duration(left)} left"
 
@@ -211,13 +213,21 @@ def _spent(evaluation: TrialSetRun, interrupted: bool) -> str:
             f"interrupted after {duration(seconds)}: {done:,} of {total:,} trials finished "
             f"and are kept; the others do not count{_resume(evaluation.directory)}"
         )
-    rate = 60 * done / seconds if seconds > 0 else 0.0
+    new = done - evaluation.earlier
+    rate = 60 * new / seconds if seconds > 0 else 0.0
+    resumed = since_resume(evaluation)
     if done < total:
         return (
-            f"{done:,} of {total:,} trials in {duration(seconds)}; the others were not run"
+            f"{done:,} of {total:,} trials{resumed} in {duration(seconds)}; the others were not run"
             f"{_resume(evaluation.directory)}"
         )
-    return f"{count(done, 'trial')} in {duration(seconds)} · {rate:,.0f} trials/min"
+    return f"{count(done, 'trial')}{resumed} in {duration(seconds)} · {rate:,.0f} trials/min"
+
+
+def since_resume(evaluation: TrialSetRun) -> str:
+    """The trials that the time covers, if earlier processes have run others."""
+    new = evaluation.tally.trials - evaluation.earlier
+    return f", {new:,} since the resume," if evaluation.earlier else ""
 
 
 def _resume(directory: RunDirectory) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plimsoll.cli.terminal.console import MIN_WIDTH
-from plimsoll.cli.views.evaluation import pace
+from plimsoll.cli.views.evaluation import pace, since_resume
 from plimsoll.cli.views.text import count, duration, figure, plain
 from plimsoll.runs.breaker.diagnosis import remedies
 from plimsoll.runs.plan import command_line
@@ -66,7 +66,7 @@ def closing(run: ValidateRun, report: Report, *, interrupted: bool) -> Iterable[
 def _spent(run: ValidateRun, report: Report) -> str:
     return (
         f"{report.valid:,} valid, {report.quarantined:,} quarantined, {report.flaky:,} flaky"
-        f" · {count(run.tally.trials, 'trial')} in {duration(run.seconds)}"
+        f" · {count(run.tally.trials, 'trial')}{since_resume(run)} in {duration(run.seconds)}"
     )
 
 

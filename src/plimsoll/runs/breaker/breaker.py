@@ -19,10 +19,14 @@ from plimsoll.runs.files.results import Row
 from plimsoll.tasks.task import Task
 from plimsoll.trials.verdicts import Cause, Void
 
-__all__ = ["UNINFORMATIVE_CAUSES", "Breaker", "BreakerMonitor", "Canary", "make_watches"]
+__all__ = ["UNINFORMATIVE_CAUSES", "Breaker", "BreakerMonitor", "Canary"]
+
+UNINFORMATIVE_CAUSES = (Cause.LOST, Cause.CANCELLED)
+"""Causes unrelated to the content of a trial: the breaker ignores them. The supervisor handles
+workers that die repeatedly."""
 
 
-def make_watches(limits: BreakerLimits) -> tuple[Watch, ...]:
+def _make_watches(limits: BreakerLimits) -> tuple[Watch, ...]:
     """The watches of a run. If two trip at once, the earlier one is more specific."""
     watches: list[Watch] = [
         Bugs(),
@@ -46,7 +50,7 @@ class Breaker:
     def __init__(self, limits: BreakerLimits, watches: Sequence[Watch] | None = None) -> None:
         self.limits = limits
         self.trip: Trip | None = None
-        self._watches = make_watches(limits) if watches is None else watches
+        self._watches = _make_watches(limits) if watches is None else watches
         self._batch: list[Row] = []
 
     @property
@@ -71,17 +75,6 @@ class Breaker:
         self.trip = self.trip or first
 
 
-# The breaker monitor: connects watches and canaries to a run with a ledger.
-#
-# A failed canary voids the trials that finished since the last good one, unless they were
-# trained on already, and all trials that finish until a canary is good again.
-
-
-UNINFORMATIVE_CAUSES = (Cause.LOST, Cause.CANCELLED)
-"""Causes unrelated to the content of a trial: the breaker ignores them. The supervisor handles
-workers that die repeatedly."""
-
-
 @dataclass(frozen=True, slots=True)
 class Canary:
     """A running canary."""
@@ -93,7 +86,12 @@ class Canary:
 
 
 class BreakerMonitor:
-    """The state of the breaker in a run. Grows only with the number of tasks."""
+    """Connects the breaker and the canaries to the trials of a run.
+
+    A failed canary voids the trials that finished since the last good one, unless they were trained
+    on already, and all trials that finish until a canary is good again. Memory grows only with the
+    number of tasks.
+    """
 
     def __init__(
         self, breaker: Breaker, canaries: Canaries | None, tasks: Mapping[str, Task], number: int
@@ -113,7 +111,7 @@ class BreakerMonitor:
         if row.cause in UNINFORMATIVE_CAUSES:
             return
         if self.canaries is not None:
-            self.canaries.trial_finished((row.ticket, row.attempt))
+            self.canaries.trial_finished(row.ticket)
             if self.canaries.wants_tasks and is_proof(self._tasks[row.task], row):
                 self.canaries.prove(row.task)
         self.breaker.trial(row)
@@ -129,16 +127,16 @@ class BreakerMonitor:
         """Record a finished canary; returns the tickets that it voids."""
         assert self.canaries is not None, "there is no canary without canaries"
         result = CanaryResult(row, self._tasks[row.task].reward_range[1])
-        taken: tuple[str, ...] = ()
+        voided: tuple[str, ...] = ()
         if result.good:
             self.canaries.canary_passed(canary.mark)
             self.doubt = None
         else:
             self.doubt = Void(result.cause, f"canary failed after it: {row.task}: {result.outcome}")
-            taken = tuple(ticket for ticket, _ in self.canaries.canary_failed())
-            result = CanaryResult(row, result.top, len(taken))
+            voided = self.canaries.canary_failed()
+            result = CanaryResult(row, result.top, len(voided))
         self.breaker.canary(result)
-        return taken
+        return voided
 
 
 def is_proof(task: Task, row: Row) -> bool:

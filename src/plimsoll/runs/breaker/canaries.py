@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["CANARY_AGENT", "DEFAULT_EVERY", "ENOUGH_TASKS", "Canaries", "TrialId"]
+__all__ = ["CANARY_AGENT", "DEFAULT_EVERY", "ENOUGH_TASKS", "Canaries"]
 
 CANARY_AGENT = "oracle"
 DEFAULT_EVERY = 200
@@ -17,9 +17,6 @@ ENOUGH_TASKS = 32
 """The number of tasks that take turns; more would add no information."""
 _LONGEST = 16
 """The number of unconfirmed trials kept, in intervals. Then the oldest are dropped."""
-
-TrialId = tuple[str, int]
-"""A task's name and the number of the attempt."""
 
 
 @dataclass(slots=True)
@@ -38,11 +35,11 @@ class Canaries:
     failed: int = 0
     _started: int = 0
     _finished: int = 0
-    _unvouched: deque[tuple[int, TrialId]] = field(init=False)
-    """The trials that no canary has confirmed yet, with their numbers."""
+    _unconfirmed: deque[tuple[int, str]] = field(init=False)
+    """The tickets of trials that no canary has confirmed yet, with their numbers."""
 
     def __post_init__(self) -> None:
-        self._unvouched = deque(maxlen=_LONGEST * self.every)
+        self._unconfirmed = deque(maxlen=_LONGEST * self.every)
 
     @classmethod
     def of(cls, every: int, valid: Iterable[str], barred: Iterable[str] = ()) -> "Canaries":
@@ -77,8 +74,8 @@ class Canaries:
     def trial_started(self) -> None:
         self._started += 1
 
-    def trial_finished(self, trial: TrialId) -> None:
-        self._unvouched.append((self._finished, trial))
+    def trial_finished(self, ticket: str) -> None:
+        self._unconfirmed.append((self._finished, ticket))
         self._finished += 1
 
     def canary_started(self) -> int:
@@ -87,12 +84,12 @@ class Canaries:
 
     def canary_passed(self, mark: int) -> None:
         self.good += 1
-        while self._unvouched and self._unvouched[0][0] < mark:
-            self._unvouched.popleft()
+        while self._unconfirmed and self._unconfirmed[0][0] < mark:
+            self._unconfirmed.popleft()
 
-    def canary_failed(self) -> tuple[TrialId, ...]:
-        """Record a failed canary; returns the trials that it voids."""
+    def canary_failed(self) -> tuple[str, ...]:
+        """Record a failed canary; returns the tickets of the trials that it voids."""
         self.failed += 1
-        taken = tuple(trial for _, trial in self._unvouched)
-        self._unvouched.clear()
-        return taken
+        voided = tuple(ticket for _, ticket in self._unconfirmed)
+        self._unconfirmed.clear()
+        return voided

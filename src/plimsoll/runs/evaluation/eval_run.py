@@ -1,5 +1,6 @@
 """`plimsoll eval`: checks a request and makes an evaluation that is ready to run."""
 
+import asyncio
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,7 @@ from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
     TrialSetRequest,
     TrialSetRun,
-    evaluation_config,
     evaluation_settings,
-    pool_and_assets,
 )
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.results import Diagnosis, Summary
@@ -66,11 +65,6 @@ class EvalRequest(TrialSetRequest):
     """The maximum number of answers per trial, to override the config."""
     layer: Path | None = None
     """The folder of baked agents, to override the config."""
-
-    def absolute(self) -> "EvalRequest":
-        """The same request from any working directory."""
-        policy = absolute_scripts(self.policy, Path.cwd())
-        return replace(self, path=self.path.absolute(), policy=policy)
 
     def command(self, *, keep_going: bool) -> str:
         """The command line that repeats the evaluation, in a new folder."""
@@ -145,8 +139,7 @@ class EvalRun(TrialSetRun):
             plan,
             groups,
             breaker=Breaker(limits),
-            request=request.absolute(),
-            placement=request.placement,
+            request=request,
             out=request.out,
             kind="eval",
             resumes=resumes,
@@ -155,12 +148,12 @@ class EvalRun(TrialSetRun):
     @classmethod
     def prepare(cls, request: EvalRequest, *, resumes: bool = False) -> "EvalRun":
         """Check everything that can be checked before anything is started."""
-        if request.placement.is_elsewhere:
-            request = request.absolute()
+        if request.is_elsewhere:
+            request = replace(request, path=request.path.absolute())
         config = _effective(request, load_config(request.config))
         agent = make_agent(request.agent, layer=request.layer or config.agents.folder)
         # With the options of the command line: an agent without a policy takes no --policy.
-        asked = policy_for(agent, config.policy, request.policy, request.model, request.turns)
+        policy = policy_for(agent, config.policy, request.policy, request.model, request.turns)
         make_backend(request.backend, config)
         assets = load_assets(config.assets.path)
         selection = select_tasks(
@@ -170,20 +163,20 @@ class EvalRun(TrialSetRun):
         candidates = Candidates(
             selection.tasks, request.path, request.backend, key, request.validation
         )
-        policy = AdmissionPolicy(
+        admission = AdmissionPolicy(
             require_validation=request.validated or config.breaker.require_validation,
             allowed_share=config.breaker.allowed_share,
             skip_quarantined=request.skip_quarantined,
         )
-        tasks, left_out = candidates.admit(policy, request.validate_command())
-        if not request.placement.is_elsewhere:
+        tasks, left_out = candidates.admit(admission, request.validate_command())
+        if not request.is_elsewhere:
             check_compose(request.backend, tasks)
         canaries = candidates.canaries(tasks, request.canary_every, len(tasks) * request.attempts)
         # Before the directory is made: a run without a policy leaves no files behind.
-        asked = None if asked is None else asked.checked()
+        policy = None if policy is None else asyncio.run(policy.probed())
         plan = Plan(
             config=config,
-            settings=evaluation_settings(request.placement.concurrency),
+            settings=evaluation_settings(request.concurrency),
             trained=TaskSet(
                 candidates=candidates,
                 tasks={task.name: task for task in selection.tasks},
@@ -192,7 +185,7 @@ class EvalRun(TrialSetRun):
             held_out=TaskSet(),
             canaries=canaries,
             assets=assets,
-            policy=asked,
+            policy=policy,
             served=None,
             environment=worker_variables(config.workers.env),
         )
@@ -203,8 +196,19 @@ class EvalRun(TrialSetRun):
         """Continue the evaluation of a run directory."""
         request = read_request(directory, EvalRequest)
         keep_going = keep_going or request.keep_going
-        # The run's own config: the original file may have changed since.
-        made = replace(request, out=directory.path, config=directory.config, keep_going=keep_going)
+        # The run's own config has the options of these tables, and may have been edited since.
+        made = replace(
+            request,
+            out=directory.path,
+            config=directory.config,
+            keep_going=keep_going,
+            assets=None,
+            pool=None,
+            policy=(),
+            model=None,
+            turns=None,
+            layer=None,
+        )
         return cls.prepare(made, resumes=True)
 
     @property
@@ -254,18 +258,15 @@ class EvalRun(TrialSetRun):
 
 def _effective(request: EvalRequest, config: Config) -> Config:
     """The config with the options of the command line."""
-    path = str(request.path.absolute())
-    config = evaluation_config(
-        config, request.placement, tasks=path, agent=request.agent, backend=request.backend
-    )
-    policy: dict[str, object] = {"urls": request.policy or config.policy.urls}
-    policy["model"] = request.model or config.policy.model
-    policy["turns"] = request.turns or config.policy.turns
+    policy: dict[str, object] = {
+        "urls": absolute_scripts(request.policy, Path.cwd()) or config.policy.urls,
+        "model": request.model or config.policy.model,
+        "turns": request.turns or config.policy.turns,
+    }
     layer = config.agents.layer if request.layer is None else str(request.layer.absolute())
-    return config.model_copy(
+    return request.applied_to(config, agent=request.agent).model_copy(
         update={
             "policy": config.policy.model_copy(update=policy),
             "agents": config.agents.model_copy(update={"layer": layer}),
         }
-        | pool_and_assets(config, request.pool, request.assets)
     )

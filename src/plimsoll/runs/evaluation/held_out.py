@@ -43,7 +43,7 @@ def held_out_set(
     """The trial set of an evaluation: one group per task."""
     options = SetOptions(
         folder=lambda group, ticket: directory.evaluated(group.task.name, ticket),
-        keep=directory.append_evaluated,
+        append=directory.append_evaluated,
         is_watched=False,
     )
     groups = [TrialGroup(task) for task in tasks]

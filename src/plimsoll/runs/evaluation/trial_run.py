@@ -6,74 +6,42 @@ run is resumed from its directory: trials that are final in the ledger are not r
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from plimsoll.config.file import Config
-from plimsoll.core.errors import LedgerError, UsageError
-from plimsoll.ledger.ledger import Ledger
 from plimsoll.ledger.settings import Settings
 from plimsoll.runs.breaker.breaker import Breaker
 from plimsoll.runs.breaker.canaries import Canaries
 from plimsoll.runs.evaluation.requests import write_request
+from plimsoll.runs.evaluation.trial_recovery import restore_trials
 from plimsoll.runs.files.directory import RunDirectory
-from plimsoll.runs.files.json_lines import read_lines
-from plimsoll.runs.files.results import Row, Summary, Tally, TrialCounts
+from plimsoll.runs.files.results import Summary, Tally, TrialCounts
 from plimsoll.runs.plan import Plan
 from plimsoll.runs.rollout_buffer import RolloutBuffer
-from plimsoll.runs.scheduling.trial_set import (
-    SetOptions,
-    TrialGroup,
-    TrialSet,
-    read_groups,
-    verdict_row,
-)
+from plimsoll.runs.scheduling.trial_set import SetOptions, TrialGroup, TrialSet
 from plimsoll.runs.session import RunParts, RunSession
 from plimsoll.sandboxes.pool.stats import PoolStats
 from plimsoll.workers.worker.sandbox_pool import measured, reuse_of
 
-__all__ = [
-    "Placement",
-    "RunningTrial",
-    "TrialSetRun",
-    "evaluation_config",
-    "evaluation_settings",
-    "pool_and_assets",
-]
+__all__ = ["RunningTrial", "TrialSetRequest", "TrialSetRun", "evaluation_settings"]
 
 SET_NAME = "trials"
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """The placement of an evaluation's trials."""
-
-    concurrency: int
-    """Concurrent trials, over all workers."""
-    workers: int | None = None
-    """Worker processes; None for one worker in this process, unless there is an engine."""
-    engine: Literal["process", "ray"] | None = None
-
-    @property
-    def in_process(self) -> bool:
-        return self.workers is None and self.engine is None
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """True if workers may be on other hosts, or have another working directory."""
-        return self.engine == "ray"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSetRequest:
-    """The options that `plimsoll eval` and `plimsoll validate` share."""
+    """The options that `plimsoll eval` and `plimsoll validate` share.
+
+    A resumed run has those of [pool] and [assets] in its config, which may have been edited since.
+    """
 
     path: Path
     backend: str
     concurrency: int
+    """Concurrent trials, over all workers."""
     pattern: str | None
     out: Path | None
     config: Path | None
@@ -86,33 +54,34 @@ class TrialSetRequest:
     engine: Literal["process", "ray"] | None = None
 
     @property
-    def placement(self) -> Placement:
-        return Placement(concurrency=self.concurrency, workers=self.workers, engine=self.engine)
+    def in_process(self) -> bool:
+        """True for one worker in this process."""
+        return self.workers is None and self.engine is None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if workers may be on other hosts, or have another working directory."""
+        return self.engine == "ray"
 
-def evaluation_config(config: Config, placement: Placement, **run: object) -> Config:
-    """The config of a run with these keys of [run] and the workers of the placement."""
-    number = placement.workers or 1
-    workers: dict[str, object] = {
-        "number": number,
-        "concurrency": math.ceil(placement.concurrency / number),
-        "engine": placement.engine or "process",
-    }
-    return config.model_copy(
-        update={
-            "run": config.run.model_copy(update=run),
-            "workers": config.workers.model_copy(update=workers),
+    def applied_to(self, config: Config, *, agent: str) -> Config:
+        """The config of the run: `config` with these options."""
+        number = self.workers or 1
+        run = {"tasks": str(self.path.absolute()), "agent": agent, "backend": self.backend}
+        workers: dict[str, object] = {
+            "number": number,
+            "concurrency": math.ceil(self.concurrency / number),
+            "engine": self.engine or "process",
         }
-    )
-
-
-def pool_and_assets(config: Config, pool: str | None, assets: Path | None) -> dict[str, object]:
-    """The tables [pool] and [assets] with the options of a command line."""
-    folder = config.assets.folder if assets is None else str(assets.absolute())
-    return {
-        "pool": config.pool.model_copy(update={"reuse": pool or config.pool.reuse}),
-        "assets": config.assets.model_copy(update={"folder": folder}),
-    }
+        assets = config.assets.folder if self.assets is None else str(self.assets.absolute())
+        pool = self.pool or config.pool.reuse
+        return config.model_copy(
+            update={
+                "run": config.run.model_copy(update=run),
+                "workers": config.workers.model_copy(update=workers),
+                "pool": config.pool.model_copy(update={"reuse": pool}),
+                "assets": config.assets.model_copy(update={"folder": assets}),
+            }
+        )
 
 
 def evaluation_settings(concurrency: int) -> Settings:
@@ -142,38 +111,33 @@ class TrialSetRun(RunSession):
         groups: Sequence[TrialGroup],
         *,
         breaker: Breaker,
-        request: object,
-        placement: Placement,
+        request: TrialSetRequest,
         out: Path | None,
         kind: str,
         resumes: bool,
     ) -> None:
-        super().__init__(plan, out=out, kind=kind, in_process=placement.in_process, resumes=resumes)
+        super().__init__(plan, out=out, kind=kind, in_process=request.in_process, resumes=resumes)
         self.breaker = breaker
         self._request = request
         self._started: float | None = None
         self._ended: float | None = None
         self._is_stopped = False
         self.open_directory()
-        self.trials = TrialSet(
-            SET_NAME, "trials", groups, 1, _options(self.directory, is_watched=True)
-        )
+        self.trials = TrialSet(SET_NAME, "trials", groups, 1, _options(self.directory))
+        self.earlier = 0
+        """Final trials of earlier processes. `seconds` does not cover them."""
 
     def _write_settings(self) -> None:
         super()._write_settings()
         write_request(self.directory, self._kind, self._request)
 
     async def _recover(self) -> RunParts:
-        ledger = self._ledger
         if not self._is_new:
-            await ledger.recover(
-                ledger.books.version, lambda _ticket, _worker: False, keep_evaluations=True
-            )
-            await _restore(self.trials, ledger, self.directory)
+            await restore_trials(self.trials, self._ledger, self.directory)
+            self.earlier = len(self.trials.results)
         return RunParts(
             buffer=RolloutBuffer(self.directory),
             breaker=self.breaker,
-            kind=self._kind,
             counts=self._counts,
         )
 
@@ -188,10 +152,9 @@ class TrialSetRun(RunSession):
         self._started = time.monotonic()
         try:
             async with self:
-                assert self._loop is not None
-                is_over = await self._scheduler.run_set(self.trials, self._loop, gives_up=False)
+                is_over = await self._scheduler.run_set(self.trials, gives_up=False)
                 # A canary may still be running, and may void the last trials.
-                await self._scheduler.wait_idle(self._loop)
+                await self._scheduler.wait_idle()
                 self._is_stopped = not is_over
                 self._scheduler.stop("all trials are done", is_done=True)
         finally:
@@ -244,7 +207,7 @@ class TrialSetRun(RunSession):
         return measured(self._workers.reports.meter.stats(reuse_of(self.plan.config)))
 
     def summary_of(self, tasks: int) -> Summary:
-        return self.tally.summary(tasks=tasks, seconds=self.seconds)
+        return self.tally.summary(tasks=tasks, seconds=self.seconds, earlier=self.earlier)
 
     def _write_summary(self, summary: Summary) -> None:
         """Write the summary, unless the run ended before its first trial: a new one leaves no
@@ -253,7 +216,7 @@ class TrialSetRun(RunSession):
             self.directory.finish(summary)
 
 
-def _options(directory: RunDirectory, *, is_watched: bool) -> SetOptions:
+def _options(directory: RunDirectory) -> SetOptions:
     def folder(group: TrialGroup, ticket: str) -> Path:
         del ticket
         return directory.trial(group.task.name, group.attempt or 1, group.agent)
@@ -261,8 +224,8 @@ def _options(directory: RunDirectory, *, is_watched: bool) -> SetOptions:
     # Unseeded: each attempt samples independently.
     return SetOptions(
         folder=folder,
-        keep=directory.append,
-        is_watched=is_watched,
+        append=directory.append,
+        is_watched=True,
         is_seeded=False,
         is_versioned=False,
     )
@@ -271,31 +234,3 @@ def _options(directory: RunDirectory, *, is_watched: bool) -> SetOptions:
 def _label(task: str, agent: str, attempt: int, ticket: str) -> str:
     name = f"{task}.{agent}.{attempt}" if agent else f"{task}.{attempt}"
     return f"{name} (canary)" if ticket.startswith("canary-") else name
-
-
-async def _restore(trials: TrialSet, ledger: Ledger, directory: RunDirectory) -> None:
-    """Continue a trial set of an earlier process. Rows that a power cut lost are written again,
-    from the ledger."""
-    found = read_groups(ledger.path)
-    _check_same(trials, [one.admitted.task for one in found.values()], directory)
-    last: Mapping[str, Row] = {row.ticket: row for row in read_lines(directory.results, Row)}
-    rows: dict[tuple[str, int], Row] = {}
-    for name, one in found.items():
-        if one.event is not None:
-            row = last.get(one.ticket)
-            if row is None or not one.matches(row):
-                row = verdict_row(one, trials.groups[one.admitted.prompt])
-                await directory.append(row)
-            rows[(name, 0)] = row
-        elif one.is_given_up:
-            raise LedgerError(f"{directory.path}: the ledger gave up the trial {name}")
-    trials.restore(len(found), ledger.books.evals, rows)
-
-
-def _check_same(trials: TrialSet, admitted: Sequence[str], directory: RunDirectory) -> None:
-    names = [group.task.name for group in trials.groups[: len(admitted)]]
-    if names != list(admitted):
-        raise UsageError(
-            f"{directory.path} cannot be resumed: its tasks are not those that it began with; put "
-            "them back, or start another"
-        )

@@ -1,21 +1,23 @@
-"""The run directory: a folder for each attempt, results as they finish, a summary.
+"""The run directory: a folder for each trial, results as they finish, the ledger, a summary.
 
     runs/<name>/
     ├── trials/<task>.<attempt>/    files of a trial: verdict.json, output, timings
-    ├── canaries/<task>.<number>/   files of a canary, if there are any
+    ├── trajectories/               one file per ticket, unless the config names another storage
     ├── blobs/                      contents too large for a trajectory, by digest
     ├── results.jsonl               one line per finished trial, in the order they finished
+    ├── canaries/<task>.<number>/   files of a canary, if there are any
     ├── canaries.jsonl              one line per finished canary
+    ├── config.toml                 the effective config, with absolute paths
     ├── request.json                the arguments of the command, unless it is `plimsoll run`
+    ├── ledger.db                   every trial, from before it starts, and ledger.lock
+    ├── ledger.json                 the location of these two, if they are elsewhere
+    ├── stored_as.json              the run's unique name in shared storages
+    ├── status.json                 the current status, rewritten each second
+    ├── controller.json             the controller process; removed at an orderly end
     └── summary.json                the whole run, written once at its end
 
 `plimsoll run`, whose trials are `trials/<task>.<ticket>/`, adds:
 
-    ├── config.toml                 the effective config, with absolute paths
-    ├── ledger.db                   every rollout, from before it starts, and ledger.lock
-    ├── ledger.json                 the location of these two, if they are elsewhere
-    ├── trajectories/               one file per ticket, unless the config names another storage
-    ├── stored_as.json              the run's unique name in shared storages
     ├── steps.jsonl                 one line per step: batch, timings, losses
     ├── validation/<set>/           trials of tasks that were validated at the start
     ├── training.png                a plot of the training: reward, age, sandbox starts
@@ -23,9 +25,7 @@
     ├── weights.json                the location of weights for servers, with `policy = "openai"`
     ├── heldout/<task>.<ticket>/    files of trials of held-out tasks
     ├── heldout_trials.jsonl        one line per such trial
-    ├── heldout.jsonl               one line per evaluation
-    ├── status.json                 the current status, rewritten each second
-    └── controller.json             the controller process; removed at an orderly end
+    └── heldout.jsonl               one line per evaluation
 
 A trial that a failed canary or a crash made void has a second line in results.jsonl. The last
 line counts.
@@ -231,7 +231,7 @@ class RunDirectory:
         """Append a finished trial; returns when its line is in the file."""
         await self._lines.write(self.results, row)
 
-    def settle(self) -> None:
+    def sync_results(self) -> None:
         """Sync the rows so far to the disk. Slow."""
         with writing(self.results), self.results.open("rb") as file:
             os.fsync(file.fileno())

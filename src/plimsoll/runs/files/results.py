@@ -212,15 +212,19 @@ class Tally:
             tallies.setdefault(row.task, Tally()).add(row)
         return dict(sorted(tallies.items()))
 
-    def summary(self, *, tasks: int, seconds: float) -> Summary:
-        """The summary of the run, with its results by task and attempt."""
+    def summary(self, *, tasks: int, seconds: float, earlier: int = 0) -> Summary:
+        """The summary of the run, with its results by task and attempt.
+
+        `earlier`: the trials that had ended before these seconds, in an earlier process.
+        """
+        rate = 60 * (self.trials - earlier) / seconds if seconds > 0 else 0.0
         return Summary(
             tasks=tasks,
             trials=self.trials,
             graded=self.graded,
             void=self.void,
             mean_reward=self.mean_reward,
-            trials_per_minute=round(60 * self.trials / seconds, 2) if seconds > 0 else 0.0,
+            trials_per_minute=round(rate, 2),
             results=sorted(self.rows, key=lambda row: (row.task, row.attempt)),
             turns=_sum(row.turns for row in self.rows),
             prompt_tokens=_sum(row.prompt_tokens for row in self.rows),

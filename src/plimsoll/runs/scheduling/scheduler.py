@@ -52,11 +52,14 @@ _PREWARM_SHARE = 0.05
 _PREWARM_SECONDS = 1.0
 """The largest share of time for announcements, and the longest interval between two."""
 
-_Keep = Callable[[Result], Awaitable[None]]
+_Record = Callable[[Result], Awaitable[None]]
 
 
 class Scheduler:
-    """Drives one run. `run` is its loop; callers ask for batches and trial sets beside it."""
+    """Drives one run, in the loop that `start` begins.
+
+    Callers wait for batches and trial sets beside it, and get the error that ends it.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Scheduler:
         self.finished = 0
         """Trials that ended since the scheduler was made, without held-out evaluations."""
         self.sets = TrialSets(ledger)
-        self._has_begun = False
+        self._loop: asyncio.Task[None] | None = None
         self._is_halted = False
         """True once nothing more is started, not even trial sets."""
         self._plan = plan
@@ -121,11 +124,14 @@ class Scheduler:
     def state(self) -> str:
         if self._is_halted or (self.why and not self.sets):
             return "stopping"
-        return "running" if self._has_begun else "starting"
+        return "starting" if self._loop is None else "running"
 
-    async def run(self) -> None:
-        """Run until cancelled. Raises the error that ends the run."""
-        self._has_begun = True
+    def start(self) -> "asyncio.Task[None]":
+        """Start the loop. It runs until it is cancelled, and raises the error that ends the run."""
+        self._loop = asyncio.create_task(self._run())
+        return self._loop
+
+    async def _run(self) -> None:
         try:
             async with self._tasks:
                 self._tasks.create_task(self._workers.failed())
@@ -158,37 +164,32 @@ class Scheduler:
         if self._running:
             await asyncio.wait(self._running.values())
 
-    async def wait_idle(self, loop: "asyncio.Task[None]") -> None:
-        """Wait until no trial runs. `loop` is the task of `run`: its error is raised here."""
+    async def wait_idle(self) -> None:
+        """Wait until no trial runs."""
         while self._running:
-            await self._wait_for_turn(loop)
+            await self._wait_for_turn()
 
-    async def next_batch(self, loop: "asyncio.Task[None]") -> Batch | None:
-        """The next batch, consumed in the ledger; None after the last.
-
-        `loop` is the task of `run`: its error is raised here.
-        """
+    async def next_batch(self) -> Batch | None:
+        """The next batch, consumed in the ledger; None after the last."""
         if self._ledger.books.is_training:
             raise LedgerError("the previous batch is not committed: commit or reject it first")
         while not self.why:
             choice = self._ledger.choose()
             if isinstance(choice, ChosenBatch):
                 # A batch in the ledger has the rows of its rollouts on the disk.
-                await asyncio.to_thread(self._directory.settle)
+                await asyncio.to_thread(self._directory.sync_results)
                 if self._ledger.choose() != choice:
                     continue  # a group was given up meanwhile, or an older one is ready
                 await self._ledger.consume(choice)
                 return self._buffer.batch(choice.groups, self._ledger.books)
-            await self._wait_for_turn(loop)
+            await self._wait_for_turn()
         return None
 
-    async def run_set(
-        self, trial_set: TrialSet, loop: "asyncio.Task[None]", *, gives_up: bool = True
-    ) -> bool:
+    async def run_set(self, trial_set: TrialSet, *, gives_up: bool = True) -> bool:
         """Run a trial set; False if the run was stopped first.
 
         `gives_up`: without a caller the unfinished trials are void. Otherwise they stay in the
-        ledger, for the next process that resumes the run. `loop` is the task of `run`.
+        ledger, for the next process that resumes the run.
         """
         self.sets.begin(trial_set)
         self._changed.set()
@@ -196,18 +197,19 @@ class Scheduler:
             while not trial_set.is_over(self._ledger.books):
                 if self._is_halted:
                     return False
-                await self._wait_for_turn(loop)
+                await self._wait_for_turn()
         finally:
             if gives_up:
-                await self.sets.end(trial_set, gives_up=True)
+                await self.sets.give_up(trial_set)
             self._changed.set()
         return True
 
-    async def _wait_for_turn(self, loop: "asyncio.Task[None]") -> None:
+    async def _wait_for_turn(self) -> None:
         """Wait for the next turn. Raises the error that ended the loop."""
-        await asyncio.wait({loop, self._next_turn}, return_when=asyncio.FIRST_COMPLETED)
-        if loop.done():
-            loop.result()
+        assert self._loop is not None, "the scheduler is not started"
+        await asyncio.wait({self._loop, self._next_turn}, return_when=asyncio.FIRST_COMPLETED)
+        if self._loop.done():
+            self._loop.result()
 
     async def reject(self, reasons: Mapping[str, str]) -> None:
         """Reject the current batch: the named groups cannot be trained on."""
@@ -371,11 +373,11 @@ class Scheduler:
             order = trial_set.order(group, ticket, folder)
             if trial_set.options.is_watched:
                 self._monitor.trial_started()
-            self._send(order, lambda result: self._keep_in_set(trial_set, order, result))
+            self._send(order, lambda result: self._record_in_set(trial_set, order, result))
             return
         self._monitor.trial_started()
         order = training_order(group, ticket, self._plan.tasks[group.task], folder)
-        self._send(order, lambda result: self._keep(order, result))
+        self._send(order, lambda result: self._record(order, result))
 
     def _begin_canary(self, canary: Canary) -> None:
         task = self._plan.tasks[canary.task]
@@ -387,12 +389,12 @@ class Scheduler:
             folder=str(self._directory.canary(task.name, canary.number).absolute()),
             agent=CANARY_AGENT,
         )
-        self._send(order, lambda result: self._keep_canary(canary, order, result))
+        self._send(order, lambda result: self._record_canary(canary, order, result))
 
-    def _send(self, order: Order, keep: _Keep) -> None:
+    def _send(self, order: Order, record: _Record) -> None:
         async def follow() -> None:
             try:
-                await keep(await self._workers.run(order))
+                await record(await self._workers.run(order))
             finally:
                 del self._running[order.ticket]
                 del self.orders[order.ticket]
@@ -401,7 +403,7 @@ class Scheduler:
         self.orders[order.ticket] = (order, time.monotonic())
         self._running[order.ticket] = self._tasks.create_task(follow())
 
-    async def _keep(self, order: Order, result: Result) -> None:
+    async def _record(self, order: Order, result: Result) -> None:
         """Record the result of a training ticket in the run directory and the ledger."""
         self.finished += 1
         if self._ledger.books.find(order.ticket) is None:
@@ -418,7 +420,7 @@ class Scheduler:
         if self._ledger.books.find(order.ticket) is None:
             self._buffer.drop((order.ticket,))  # retried, or its group was given up
 
-    async def _keep_in_set(self, trial_set: TrialSet, order: Order, result: Result) -> None:
+    async def _record_in_set(self, trial_set: TrialSet, order: Order, result: Result) -> None:
         """Record the result of a ticket of a trial set, which is never trained on."""
         is_watched = trial_set.options.is_watched
         self.finished += is_watched
@@ -433,7 +435,7 @@ class Scheduler:
         if is_watched:
             self._monitor.trial_finished(row)
         trial_set.add(row)
-        await trial_set.options.keep(row)
+        await trial_set.options.append(row)
         # A canary that failed meanwhile may have voided the row.
         if isinstance(verdict, Graded) and not trial_set.is_graded(row):
             verdict = self._monitor.doubt or verdict
@@ -470,7 +472,7 @@ class Scheduler:
                 result.ticket, verdict, result.seconds, again=again, has_answered=has_answered
             )
 
-    async def _keep_canary(self, canary: Canary, order: Order, result: Result) -> None:
+    async def _record_canary(self, canary: Canary, order: Order, result: Result) -> None:
         row = _row(order, result, result.verdict, self._directory)
         if row.cause in UNINFORMATIVE_CAUSES:
             return
@@ -490,11 +492,11 @@ class Scheduler:
             finally:
                 await self._buffer.void(rows, doubt)
                 revoked = [(one, void) for one, void in changed if void is not None]
-                for trial_set, void in revoked:
-                    await trial_set.options.keep(void)
+                # Queued at once and written together: a kill revokes all of them or none.
+                await asyncio.gather(*(one.options.append(void) for one, void in revoked))
                 if revoked:
                     # The ledger keeps the grade of a final trial: only its last row revokes it.
-                    await asyncio.to_thread(self._directory.settle)
+                    await asyncio.to_thread(self._directory.sync_results)
         await self._directory.append_canary(row)
 
     def _void_in_set(self, trial_set: TrialSet, ticket: str, doubt: Void) -> Row | None:

@@ -13,24 +13,13 @@ from pathlib import Path
 from plimsoll.ledger.accounts import evaluation_group
 from plimsoll.ledger.books.books import Books
 from plimsoll.ledger.books.group import Group, split_ticket
-from plimsoll.ledger.events import Admitted, Finished, GroupVoided, Voided
-from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import Ledger
 from plimsoll.runs.files.results import Row
 from plimsoll.runs.rollout_buffer import attempt_of
 from plimsoll.tasks.task import Task
-from plimsoll.trials.verdicts import Void
 from plimsoll.workers.messages import Kind, Order
 
-__all__ = [
-    "FinalGroup",
-    "SetOptions",
-    "TrialGroup",
-    "TrialSet",
-    "TrialSets",
-    "read_groups",
-    "verdict_row",
-]
+__all__ = ["SetOptions", "TrialGroup", "TrialSet", "TrialSets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +43,8 @@ class SetOptions:
 
     folder: Callable[[TrialGroup, str], Path]
     """The folder of a trial, by its group and ticket."""
-    keep: Callable[[Row], Awaitable[None]]
-    """Writes a row to the file of this set's results."""
+    append: Callable[[Row], Awaitable[None]]
+    """Appends a row to the file of this set's results."""
     is_watched: bool
     """The breaker counts its trials, and canaries run between them."""
     is_seeded: bool = True
@@ -218,12 +207,10 @@ class TrialSets:
     def begin(self, trial_set: TrialSet) -> None:
         self._all[trial_set.name] = trial_set
 
-    async def end(self, trial_set: TrialSet, *, gives_up: bool) -> None:
-        """End a set: its caller no longer waits. `gives_up`: unfinished trials are void and
-        never run."""
+    async def give_up(self, trial_set: TrialSet) -> None:
+        """End a set: its caller no longer waits, and its unfinished trials never run."""
         del self._all[trial_set.name]
-        if gives_up:
-            await self._ledger.give_up_evaluation(trial_set.name)
+        await self._ledger.give_up_evaluation(trial_set.name)
 
     async def admit(self, *, training_is_over: bool) -> None:
         for one in list(self):
@@ -239,68 +226,3 @@ def _member(ticket: str) -> tuple[str, int]:
     parts = split_ticket(ticket)
     assert parts is not None, f"{ticket} is not a ticket"
     return parts[:2]
-
-
-class FinalGroup:
-    """The ledger's record of a group of one, with the end of its last ticket."""
-
-    def __init__(self, admitted: Admitted) -> None:
-        self.admitted = admitted
-        self.ticket = ""
-        self.event: Finished | Voided | None = None
-        """None while the group is live."""
-        self.is_given_up = False
-
-    def matches(self, row: Row) -> bool:
-        """True if a row is of the trial that the ledger recorded as the last of this group.
-
-        A power cut may leave the row of a trial that is not in the ledger, and lose the row of the
-        recorded one. A void row of a graded trial is right: a failed canary revoked the grade.
-        """
-        if isinstance(self.event, Finished):
-            return self.event.trial in ("", row.trial)
-        return self.event is not None and row.reward is None
-
-
-def read_groups(path: Path) -> dict[str, FinalGroup]:
-    """The evaluation groups of a ledger in the order of admission."""
-    journal = Journal.open(path)
-    found: dict[str, FinalGroup] = {}
-    try:
-        for _, event in journal.read():
-            match event:
-                case Admitted(purpose="eval"):
-                    found[event.group] = FinalGroup(event)
-                case Finished() | Voided(retry=False):
-                    parts = split_ticket(event.ticket)
-                    if parts is not None and parts[0] in found:
-                        found[parts[0]].ticket = event.ticket
-                        found[parts[0]].event = event
-                case GroupVoided() if event.group in found:
-                    found[event.group].is_given_up = True
-                case _:
-                    pass
-    finally:
-        journal.close()
-    return found
-
-
-def verdict_row(group: FinalGroup, trial: TrialGroup) -> Row:
-    """A row made from the ledger alone, for a trial whose line was lost in a power cut."""
-    event = group.event
-    assert event is not None, "the group is live"
-    graded = isinstance(event, Finished)
-    return Row(
-        task=group.admitted.task,
-        attempt=trial.attempt or group.admitted.prompt + 1,
-        verdict="graded" if graded else "void",
-        reward=event.reward if graded else None,
-        rewards=None,
-        ending=event.ending if graded else None,
-        cause=None if graded else event.cause,
-        reason=None if graded else Void(event.cause, event.reason).reason,
-        seconds=round(event.seconds, 3),
-        agent=trial.agent,
-        ticket=event.ticket,
-        trial=event.trial if graded else "",
-    )

@@ -1,7 +1,8 @@
 """`plimsoll validate`: checks a request, runs the oracle and nop, and records the results."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +16,7 @@ from plimsoll.runs.evaluation.requests import read_request
 from plimsoll.runs.evaluation.trial_run import (
     TrialSetRequest,
     TrialSetRun,
-    evaluation_config,
     evaluation_settings,
-    pool_and_assets,
 )
 from plimsoll.runs.files.directory import RunDirectory
 from plimsoll.runs.files.results import Row
@@ -40,14 +39,19 @@ from plimsoll.workers.worker.backends import check_compose, make_backend
 
 __all__ = ["Report", "ValidateRequest", "ValidateRun"]
 
+_log = logging.getLogger(__name__)
 _AGENTS = ("oracle", "nop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateRequest(TrialSetRequest):
-    """The options of `plimsoll validate`."""
+    """The options of `plimsoll validate`, and the content that its first process began with."""
 
     repeat: int
+    digests: dict[str, str] = field(default_factory=dict[str, str])
+    """The digest of each task at the start, by name."""
+    assets_key: str | None = None
+    """The key of the assets at the start; None before it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,28 +83,17 @@ class ValidateRun(TrialSetRun):
         out: Path | None,
         resumes: bool = False,
     ) -> None:
-        config = evaluation_config(
-            config,
-            request.placement,
-            tasks=str(request.path.absolute()),
-            agent=_AGENTS[0],
-            backend=request.backend,
-        )
-        config = config.model_copy(update=pool_and_assets(config, request.pool, request.assets))
+        config = request.applied_to(config, agent=_AGENTS[0])
         make_backend(request.backend, config)
         assets = load_assets(config.assets.path)
+        request = _with_content(request, loaded, assets.key if assets is not None else "")
         self.request = request
         self.loaded = loaded
         self.records = TaskRecords.load(RecordFolder.of(request.path, request.out))
-        every = (*loaded.tasks, *loaded.invalid)
-        self._digests = {task.name: digest_task(task.path) for task in every}
-        """Digests from before the trials: a task that changes meanwhile is not validated."""
-        self._assets = assets.key if assets is not None else ""
-        """The key of the assets of the sandboxes."""
         self._done: dict[str, TaskRecord] = {}
         plan = Plan(
             config=config,
-            settings=evaluation_settings(request.placement.concurrency),
+            settings=evaluation_settings(request.concurrency),
             trained=TaskSet(tasks={task.name: task for task in loaded.tasks}),
             held_out=TaskSet(),
             canaries=None,
@@ -121,7 +114,6 @@ class ValidateRun(TrialSetRun):
             # Broken tasks are expected here: only a bug of Plimsoll stops it.
             breaker=Breaker(BreakerLimits(), (Bugs(),)),
             request=request,
-            placement=request.placement,
             out=out,
             kind="validate",
             resumes=resumes,
@@ -130,11 +122,11 @@ class ValidateRun(TrialSetRun):
     @classmethod
     def prepare(cls, request: ValidateRequest, out: Path | None = None) -> "ValidateRun":
         """Check everything that can be checked before anything is started."""
-        if request.placement.is_elsewhere:
+        if request.is_elsewhere:
             request = replace(request, path=request.path.absolute())
         config = load_config(request.config)
         loaded = load_tasks(request.path, request.pattern)
-        if not request.placement.is_elsewhere:
+        if not request.is_elsewhere:
             check_compose(request.backend, loaded.tasks)
         RecordFolder.of(request.path, request.out).check_writable()
         return cls(request, config, loaded, out=out, resumes=out is not None)
@@ -143,8 +135,9 @@ class ValidateRun(TrialSetRun):
     def resume(cls, directory: RunDirectory) -> "ValidateRun":
         """Continue the validation of a run directory."""
         request = read_request(directory, ValidateRequest)
-        # The run's own config: the original file may have changed since.
-        return cls.prepare(replace(request, config=directory.config), out=directory.path)
+        # The run's own config has the options of these tables, and may have been edited since.
+        made = replace(request, config=directory.config, assets=None, pool=None)
+        return cls.prepare(made, out=directory.path)
 
     @property
     def unknown_keys(self) -> tuple[UnknownKey, ...]:
@@ -221,10 +214,26 @@ class ValidateRun(TrialSetRun):
             maximum=None,
             oracle=[],
             nop=[],
-            digest=self._digests[name],
+            # From before the trials: a task that changes meanwhile is not validated.
+            digest=self.request.digests[name],
             date=date,
-            assets=self._assets,
+            assets=self.request.assets_key or "",
         )
+
+
+def _with_content(request: ValidateRequest, loaded: LoadedTasks, assets: str) -> ValidateRequest:
+    """Add the digests of the tasks and the key of the assets. Those of an earlier process stay:
+    its trials are part of the records."""
+    now = {task.name: digest_task(task.path) for task in (*loaded.tasks, *loaded.invalid)}
+    if changed := [name for name in now if request.digests.get(name, now[name]) != now[name]]:
+        more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+        _log.warning(
+            "%s%s changed since this validation began: its records are of the earlier content; "
+            "validate again",
+            *(changed[0], more),
+        )
+    key = assets if request.assets_key is None else request.assets_key
+    return replace(request, digests={**now, **request.digests}, assets_key=key)
 
 
 def _attempt(row: Row) -> Attempt:

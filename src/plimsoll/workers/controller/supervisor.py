@@ -104,7 +104,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stack = contextlib.AsyncExitStack()
         self._roster = Roster(spec.concurrency)
-        self._answered = asyncio.Event()
+        self._was_ready = asyncio.Event()
         """Set once a worker has been ready."""
         self._failure: BaseException | None = None
         """The reason why workers cannot be kept alive."""
@@ -213,7 +213,7 @@ class Supervisor:
 
     async def wait_ready(self) -> None:
         """Wait until a worker is ready. Raises `WorkerError` if none can start."""
-        await self._unless_failed(self._answered)
+        await self._unless_failed(self._was_ready)
 
     async def failed(self) -> Never:
         """Wait until workers cannot be kept alive, and raise the `WorkerError` with the reason."""
@@ -303,9 +303,9 @@ class Supervisor:
         """Start a worker and wait for its end."""
         await asyncio.sleep(after)
         entry.waited = 0.0
-        opening = self._socket.open(entry.worker, self._spec.environment)
+        request = self._socket.prepare(entry.worker, self._spec.environment)
         try:
-            entry.placed = await self._engine.start(opening)
+            entry.placed = await self._engine.start(request)
             return await entry.placed.ended()
         except WorkerError as error:
             return Exit(str(error))
@@ -331,13 +331,13 @@ class Supervisor:
             return
         logger.warning("a worker is gone: %s", death.in_full())
         self._release(entry, Cause.LOST, f"its worker is gone: {death}")
-        if not self._answered.is_set() and (entry.give_up_reason or not exit.killed):
+        if not self._was_ready.is_set() and (entry.give_up_reason or not exit.killed):
             self._fail(cannot_start(death))
         elif error := self._crashes.add(death, asyncio.get_running_loop().time()):
             self._fail(error)
         self._replenish(_AGAIN_SECONDS if not entry.ready else 0.0)
 
-    def _lose(self, entry: WorkerEntry, why: str) -> None:
+    def _give_up(self, entry: WorkerEntry, why: str) -> None:
         """Give up a worker and void its tickets at once, before it has ended."""
         entry.give_up_reason = why
         entry.state = WorkerState.ENDING
@@ -379,7 +379,7 @@ class Supervisor:
                     if entry.left < 0:
                         self._kill(entry)
                 elif fault := entry.fault(self._timeouts):
-                    self._lose(entry, fault)
+                    self._give_up(entry, fault)
                     self._kill(entry)
 
     # --- received messages ----------------------------------------------------------------
@@ -416,14 +416,14 @@ class Supervisor:
         if entry.state is not WorkerState.STARTING:
             return
         if ready.rss_mb > self._limit:
-            self._lose_bare(entry, ready.rss_mb)
+            self._give_up_oversized(entry, ready.rss_mb)
             return
         entry.state = WorkerState.READY
         if self._version is not None:
             self._send(entry.worker, NewVersion(self._version))
         if self._paused.paused:
             self._send(entry.worker, self._paused)
-        self._answered.set()
+        self._was_ready.set()
         self._dispatch()
 
     def _record_beat(self, entry: WorkerEntry, beat: Beat) -> None:
@@ -431,7 +431,7 @@ class Supervisor:
         if not beat.full or entry.state is not WorkerState.READY:
             return
         if entry.taken == 0 and beat.rss_mb > self._limit:
-            self._lose_bare(entry, beat.rss_mb)
+            self._give_up_oversized(entry, beat.rss_mb)
             return
         self._log_full(entry, beat.rss_mb)
         entry.state = WorkerState.FULL
@@ -442,10 +442,10 @@ class Supervisor:
     def _limit(self) -> float:
         return self._spec.memory_mb or math.inf
 
-    def _lose_bare(self, entry: WorkerEntry, rss_mb: float) -> None:
+    def _give_up_oversized(self, entry: WorkerEntry, rss_mb: float) -> None:
         """Give up a worker whose idle memory is above the limit: a replacement's would be, too."""
         why = f"it takes {rss_mb:.0f} MB before its first ticket; raise memory_mb"
-        self._lose(entry, f"{why}, which is {self._spec.memory_mb}")
+        self._give_up(entry, f"{why}, which is {self._spec.memory_mb}")
         self._kill(entry)
 
     def _log_full(self, entry: WorkerEntry, rss_mb: float) -> None:
@@ -477,9 +477,9 @@ class Supervisor:
     def _handle_failure(self, entry: WorkerEntry, reason: str) -> None:
         """Handle a worker's final message. It exits by itself; `wait_ready` fails at once."""
         why = reason.strip().splitlines()[-1] if reason.strip() else "it cannot continue"
-        self._lose(entry, why)
+        self._give_up(entry, why)
         entry.left = self._timeouts.end_within
-        if not self._answered.is_set():
+        if not self._was_ready.is_set():
             self._fail(cannot_start(Death(entry.worker, entry.where, why, reason)))
 
     # --- background tasks -----------------------------------------------------------------

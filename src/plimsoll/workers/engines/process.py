@@ -19,7 +19,7 @@ from typing import Self
 import msgspec
 
 from plimsoll.core.errors import WorkerError
-from plimsoll.workers.engines.protocol import Credentials, Exit, Opening
+from plimsoll.workers.engines.protocol import Credentials, Exit, StartRequest
 
 __all__ = ["ProcessEngine", "WorkerProcess"]
 
@@ -115,10 +115,6 @@ class ProcessEngine:
         self._alive: set[WorkerProcess] = set()
 
     @property
-    def name(self) -> str:
-        return "process"
-
-    @property
     def host(self) -> str:
         return "127.0.0.1"
 
@@ -136,10 +132,10 @@ class ProcessEngine:
     def describe_wait(self, workers: int) -> str:
         return f"starting {workers} workers"  # workers are placed at once, on this host
 
-    async def start(self, opening: Opening) -> WorkerProcess:
-        credentials = Credentials.make(opening.invitation)
-        opening.admit(credentials.public_key)
-        return self.launch(credentials, opening.environment)
+    async def start(self, request: StartRequest) -> WorkerProcess:
+        credentials = Credentials.make(request.invitation)
+        request.admit(credentials.public_key)
+        return self.launch(credentials, request.environment)
 
     def launch(self, credentials: Credentials, environment: dict[str, str]) -> WorkerProcess:
         """Start the process of an admitted worker."""

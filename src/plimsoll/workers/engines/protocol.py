@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["Credentials", "Engine", "Exit", "Invitation", "Opening", "Placed"]
+__all__ = ["Credentials", "Engine", "Exit", "Invitation", "Placed", "StartRequest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class StartRequest:
     """A worker to start."""
 
     invitation: Invitation
@@ -90,9 +90,6 @@ class Engine(Protocol):
     """Starts workers. An async context manager: leaving it leaves no worker behind."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def host(self) -> str:
         """The address of this host as its workers reach it. Known on entry."""
         ...
@@ -106,7 +103,7 @@ class Engine(Protocol):
         traceback: TracebackType | None,
     ) -> None: ...
 
-    async def start(self, opening: Opening) -> Placed:
+    async def start(self, request: StartRequest) -> Placed:
         """Start a worker. Returns before it is up: its hello or its end shows the outcome."""
         ...
 

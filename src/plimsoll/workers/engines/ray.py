@@ -27,7 +27,7 @@ from plimsoll.core.errors import PlimsollError, UsageError, WorkerError
 from plimsoll.sandboxes.host.temporary import remove_leftovers
 from plimsoll.sandboxes.trees.removal import remove_folder
 from plimsoll.workers.engines.process import ProcessEngine, WorkerProcess
-from plimsoll.workers.engines.protocol import Credentials, Exit, Invitation, Opening
+from plimsoll.workers.engines.protocol import Credentials, Exit, Invitation, StartRequest
 from plimsoll.workers.worker.connection import fetch_environment
 from plimsoll.workers.worker.scratch import make_folder
 
@@ -117,7 +117,7 @@ class RayWorker:
     def __init__(
         self,
         actor: Any,  # noqa: ANN401 - Ray's handle of an actor, whose calls have no types
-        opening: Opening,
+        request: StartRequest,
         options: RayOptions,
     ) -> None:
         self._ray = _import_ray()
@@ -128,7 +128,7 @@ class RayWorker:
         self._end: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self.has_room = True
         """False if no node is known to be large enough."""
-        self.life = asyncio.create_task(self._live(opening))
+        self.life = asyncio.create_task(self._live(request))
 
     @property
     def where(self) -> str:
@@ -153,12 +153,12 @@ class RayWorker:
         # An unreachable node: its worker ends by itself once it loses the run.
         self._over(Exit("its node does not answer", killed=True))
 
-    async def _live(self, opening: Opening) -> None:
+    async def _live(self, request: StartRequest) -> None:
         try:
-            public_key = await self._start_actor(opening.invitation)
+            public_key = await self._start_actor(request.invitation)
             self._is_placed = True
             self._where = "on a node, about to start"
-            opening.admit(public_key)
+            request.admit(public_key)
             self._where = await self._actor.start.remote()
             self._over(await self._actor.ended.remote())
         except self._ray.exceptions.RayError as error:
@@ -194,10 +194,6 @@ class RayEngine:
         self._host = ""
 
     @property
-    def name(self) -> str:
-        return "ray"
-
-    @property
     def host(self) -> str:
         return self._host
 
@@ -226,8 +222,8 @@ class RayEngine:
             said += ", and no node of the cluster is that large now"
         return said
 
-    async def start(self, opening: Opening) -> RayWorker:
-        worker = RayWorker(self._actors.remote(), opening, self._options)
+    async def start(self, request: StartRequest) -> RayWorker:
+        worker = RayWorker(self._actors.remote(), request, self._options)
         self._alive.add(worker)
         worker.life.add_done_callback(lambda _: self._alive.discard(worker))
         return worker

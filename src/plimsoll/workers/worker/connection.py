@@ -100,9 +100,9 @@ async def fetch_environment(credentials: Credentials) -> dict[str, str]:
 
     Raises `WorkerError` if the run cannot be reached from here.
     """
-    async with WorkerConnection(credentials) as line:
-        answer = asyncio.create_task(line.fetch_environment())
-        broken = asyncio.create_task(line.broken())
+    async with WorkerConnection(credentials) as connection:
+        answer = asyncio.create_task(connection.fetch_environment())
+        broken = asyncio.create_task(connection.broken())
         try:
             done, _ = await asyncio.wait(
                 [answer, broken],

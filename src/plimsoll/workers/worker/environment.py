@@ -7,7 +7,6 @@ are gone, and only files remain.
 import asyncio
 import dataclasses
 import functools
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 from plimsoll.agents.protocol import Agent
 from plimsoll.agents.registry import make_agent
 from plimsoll.config.file import Config
-from plimsoll.core.errors import PlimsollError, TrajectoryError
+from plimsoll.core.errors import TrajectoryError
 from plimsoll.core.versions import Version
 from plimsoll.ledger.events import Segment
 from plimsoll.sandboxes.pool.pool import Pool
@@ -77,15 +76,11 @@ class TrialEnvironment:
         self._storing = 0
 
     async def run(self, order: Order) -> Result:
-        """Run a ticket's trial and store its trajectory."""
-        began = time.monotonic()
+        """Run a ticket's trial and store its trajectory. Raises only before the trial is started:
+        if its task or its agent cannot be loaded."""
         self._trials += 1
         try:
             done = await self._trial(order, await self._prewarming.begin(order))
-        except PlimsollError as error:
-            # No trial was started: the task or the agent cannot be loaded.
-            seconds = time.monotonic() - began
-            return Result(ticket=order.ticket, verdict=void_of(error), seconds=seconds)
         finally:
             self._trials -= 1
             self._prewarming.over(order)
@@ -186,13 +181,13 @@ async def trial_environment(
     store = TrajectoryStore(config.storage.trajectories, directory, options.stored_as)
     run = config.run
     agent = make_agent(run.agent, layer=config.agents.folder)
-    asked = policy_for(agent, config.policy, (), None, None)
-    if asked is not None:
-        asked = dataclasses.replace(
-            asked, found=options.capabilities, longest_pause=_longest_pause(config)
+    policy = policy_for(agent, config.policy, (), None, None)
+    if policy is not None:
+        policy = dataclasses.replace(
+            policy, found=options.capabilities, longest_pause=_longest_pause(config)
         )
     async with AsyncExitStack() as stack:
-        service = None if asked is None else PolicyService(asked, directory / BLOBS)
+        service = None if policy is None else PolicyService(policy, directory / BLOBS)
         if service is not None:
             await stack.enter_async_context(service)
         counting = CountingBackend(make_backend(run.backend, config))

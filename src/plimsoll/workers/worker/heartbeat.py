@@ -76,15 +76,15 @@ class Heartbeat:
         credentials: Credentials,
         *,
         seconds: float,
-        pulse: LoopLag,
-        upkeep: MemoryTrimmer,
+        loop_lag: LoopLag,
+        trimmer: MemoryTrimmer,
         load: Load,
         on_broken: Callable[[], object],
     ) -> None:
         self._connection = HeartbeatConnection(credentials)
         self._seconds = seconds
-        self._pulse = pulse
-        self._upkeep = upkeep
+        self._loop_lag = loop_lag
+        self._trimmer = trimmer
         self._load = load
         self._on_broken = on_broken
         self._rss = 0.0
@@ -110,17 +110,17 @@ class Heartbeat:
                 return
 
     def _beat(self) -> Beat:
-        load, upkeep = self._load, self._upkeep
+        load, trimmer = self._load, self._trimmer
         # Without a free file descriptor or thread the worker is still alive, and still reports it.
         with contextlib.suppress(OSError, RuntimeError, MemoryError):
             self._rss = rss_mb()
-            upkeep.attend(now=time.monotonic(), rss=self._rss, ended=load.ended)
+            trimmer.attend(now=time.monotonic(), rss=self._rss, ended=load.ended)
         return Beat(
             rss_mb=self._rss,
-            lag=self._pulse.lag,
-            slowest=self._pulse.take_slowest(),
-            counts=self._pulse.counts,
-            full=upkeep.full or load.leaving,
+            lag=self._loop_lag.lag,
+            slowest=self._loop_lag.take_slowest(),
+            counts=self._loop_lag.counts,
+            full=trimmer.full or load.leaving,
         )
 
     def _end_worker(self) -> None:

@@ -106,5 +106,5 @@ class MemoryTrimmer:
         self._at, self._rss, self._ended = now, rss, ended
         if self._trim is None:
             return
-        self._thread = threading.Thread(target=self._trim, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._trim, name="memory-trimmer", daemon=True)
         self._thread.start()

@@ -1,6 +1,5 @@
 """The policy of a run: its upstreams, and the gateway in front of them."""
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,12 +49,8 @@ class PolicySpec:
     plain: bool = False
     """Sample from the unmodified distribution of the model, whatever agents ask for."""
 
-    def checked(self) -> "PolicySpec":
-        """`surveyed`, for callers without a running loop."""
-        return asyncio.run(self.surveyed())
-
-    async def surveyed(self, key: str | None = None) -> "PolicySpec":
-        """The spec with probed servers. Raises `PolicyError` if no server would answer."""
+    async def probed(self, key: str | None = None) -> "PolicySpec":
+        """The spec with the features of its servers. Raises `PolicyError` if none answers."""
         try:
             found = await probe_policy(self.urls, model=self.model, key=key)
         except PolicyError as error:
@@ -129,10 +124,6 @@ class PolicyService:
         self._stack = AsyncExitStack()
         self._policy: PolicyAccess | None = None
         self._gate: Gate | None = None
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return self._spec.urls
 
     @property
     def policy(self) -> PolicyAccess:

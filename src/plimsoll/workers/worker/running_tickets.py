@@ -31,7 +31,8 @@ class TrialRunner(Protocol):
     """Runs orders concurrently on one event loop. An order leaves nothing in memory at its end."""
 
     async def run(self, order: Order) -> Result:
-        """Run a trial. A failed trial is a void verdict, not an exception. Cancelling cleans up."""
+        """Run a trial. A failed trial has a void verdict; an exception makes the ticket void, too.
+        Cancelling cleans up."""
         ...
 
     def expect(self, kinds: Sequence[Kind]) -> None:

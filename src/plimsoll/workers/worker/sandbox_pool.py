@@ -1,6 +1,7 @@
 """The sandbox pool of a worker: made by the config, else by the defaults of its backend."""
 
-from plimsoll.config.file import Config, PoolConfig
+from plimsoll.config.file import Config
+from plimsoll.config.sandboxes import PoolConfig
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stats import PoolStats

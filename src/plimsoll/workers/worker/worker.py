@@ -75,10 +75,13 @@ class Worker:
 
     async def run(self) -> int:
         """Run until the end. Returns the exit code."""
-        async with WorkerConnection(self._credentials) as line, asyncio.TaskGroup() as group:
-            self._living = group.create_task(self._live(line))
-            beside = [group.create_task(self._listen(line)), group.create_task(self._watch(line))]
-            line.send(Hello())
+        async with WorkerConnection(self._credentials) as connection, asyncio.TaskGroup() as group:
+            self._living = group.create_task(self._live(connection))
+            beside = [
+                group.create_task(self._listen(connection)),
+                group.create_task(self._watch(connection)),
+            ]
+            connection.send(Hello())
             try:
                 await asyncio.wait([self._living])
             finally:
@@ -104,68 +107,68 @@ class Worker:
         signal.alarm(_ORPHAN_SECONDS)
         self._stop(_ORPHANED)
 
-    async def _live(self, line: WorkerConnection) -> None:
+    async def _live(self, connection: WorkerConnection) -> None:
         spec = await self._spec
         async with AsyncExitStack() as stack:
-            pulse = self._start_heartbeat(spec, stack)
+            loop_lag = self._start_heartbeat(spec, stack)
             await asyncio.to_thread(remove_leftovers)
             stack.enter_context(scratch(spec.run))
             # After the environment is closed, to report sandboxes that could not be removed.
-            stack.callback(self._send_news, line)
+            stack.callback(self._send_report, connection)
             try:
                 # Imported here: heartbeats are already sent during the import.
                 from plimsoll.workers.worker.environment import trial_environment
 
                 runner = await stack.enter_async_context(trial_environment(spec.options))
             except PlimsollError as error:
-                self._fail(line, str(error))
+                self._fail(connection, str(error))
                 return
             except Exception:  # noqa: BLE001 - the boundary: becomes the worker's last message
-                self._fail(line, traceback.format_exc())
+                self._fail(connection, traceback.format_exc())
                 return
             bare = await asyncio.to_thread(_bare_mb)
             # Live objects stay alive: excluding them from garbage collection keeps collections
             # short, which block the loop.
             gc.freeze()
             tickets = self._tickets = RunningTickets(
-                runner, self._load, lambda m: self._send(line, m)
+                runner, self._load, lambda m: self._send(connection, m)
             )
             stack.push_async_callback(self._leave, tickets)
             self._runner = runner
-            pulse.watch(runner.counts)
-            line.send(Ready(socket.gethostname(), bare))
+            loop_lag.watch(runner.counts)
+            connection.send(Ready(socket.gethostname(), bare))
             # Cancellation is the normal end: the environment is closed as after normal work, not as
             # after an error, and removes the leftovers of killed workers.
             with contextlib.suppress(asyncio.CancelledError):
                 while True:
                     await asyncio.sleep(spec.beat_seconds)
-                    self._send_news(line)
+                    self._send_report(connection)
 
-    def _send(self, line: WorkerConnection, message: FromWorker) -> None:
+    def _send(self, connection: WorkerConnection, message: FromWorker) -> None:
         """Send a message; before the result of a ticket, send the report of its sandbox."""
         if isinstance(message, Finished):
-            self._send_news(line)
-        line.send(message)
+            self._send_report(connection)
+        connection.send(message)
 
-    def _send_news(self, line: WorkerConnection) -> None:
+    def _send_report(self, connection: WorkerConnection) -> None:
         if self._runner is not None and (report := self._runner.take_report()) is not None:
-            line.send(report)
+            connection.send(report)
 
     def _start_heartbeat(self, spec: WorkerSpec, stack: AsyncExitStack) -> LoopLag:
-        pulse = LoopLag()
-        stack.callback(pulse.stop)
+        loop_lag = LoopLag()
+        stack.callback(loop_lag.stop)
         loop = asyncio.get_running_loop()
         heartbeat = Heartbeat(
             self._credentials,
             seconds=spec.beat_seconds,
-            pulse=pulse,
-            upkeep=MemoryTrimmer(find_trim(), every=spec.trim_seconds, limit_mb=spec.memory_mb),
+            loop_lag=loop_lag,
+            trimmer=MemoryTrimmer(find_trim(), every=spec.trim_seconds, limit_mb=spec.memory_mb),
             load=self._load,
             on_broken=lambda: loop.call_soon_threadsafe(self.orphan),
         )
         heartbeat.start()
         stack.push_async_callback(asyncio.to_thread, heartbeat.stop)
-        return pulse
+        return loop_lag
 
     async def _leave(self, tickets: RunningTickets) -> None:
         self._load.leaving = True
@@ -173,13 +176,13 @@ class Worker:
             self._draining.cancel()
         await tickets.close(self._verdict)
 
-    async def _listen(self, line: WorkerConnection) -> None:
+    async def _listen(self, connection: WorkerConnection) -> None:
         while True:
-            self._handle(await line.receive())
+            self._handle(await connection.receive())
             await asyncio.sleep(0)  # a burst of messages does not block the loop
 
-    async def _watch(self, line: WorkerConnection) -> None:
-        why = await line.broken()
+    async def _watch(self, connection: WorkerConnection) -> None:
+        why = await connection.broken()
         logger.warning("%s: %s", self._name, why)
         self.orphan()
 
@@ -244,10 +247,10 @@ class Worker:
             self._verdict = verdict
             self._living.cancel()
 
-    def _fail(self, line: WorkerConnection, reason: str) -> None:
+    def _fail(self, connection: WorkerConnection, reason: str) -> None:
         self._code = _CANNOT_START
         logger.error("%s cannot start: %s", self._name, reason)
-        line.send(Failed(reason))
+        connection.send(Failed(reason))
 
 
 def _bare_mb() -> float:
