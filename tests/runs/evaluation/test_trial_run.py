@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 
 import msgspec
 import pytest
+from rollout_runs import rows
 from scripted_workers import ONE, evaluation, use_workers
 
 from plimsoll.config.file import Config
@@ -17,8 +18,6 @@ from plimsoll.core.errors import UsageError, WorkerError
 from plimsoll.runs.audit import audit
 from plimsoll.runs.evaluation.eval_run import EvalRequest, EvalRun
 from plimsoll.runs.evaluation.trial_run import Placement, TrialSetRun, evaluation_config
-from plimsoll.runs.files.json_lines import read_lines
-from plimsoll.runs.files.results import Row
 from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
 from plimsoll.sandboxes.docker.compose import compose_command
 from plimsoll.tasks.task import Task
@@ -28,10 +27,6 @@ from plimsoll.workers.messages import Order
 
 MakeTasks = Callable[..., tuple[Task, ...]]
 Plimsoll = Callable[..., CompletedProcess[str]]
-
-
-def rows(out: Path) -> list[Row]:
-    return list(read_lines(out / "results.jsonl", Row))
 
 
 async def graded(order: Order) -> Verdict:
