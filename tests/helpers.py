@@ -18,12 +18,14 @@ from plimsoll.trials.verdicts import Cause, Graded, Verdict, Void
 
 __all__ = [
     "HOST",
+    "MARK",
     "FinishedTrial",
     "PlainAgent",
     "Shell",
     "check_graded",
     "check_void",
     "long_time",
+    "marked",
     "need_several_users",
     "processes_with",
     "write_task_folder",
@@ -31,6 +33,8 @@ __all__ = [
 
 HOST = "FROM host-system\nWORKDIR /app\n"
 """The Dockerfile of most tests' tasks. They share it, so its image is built once."""
+MARK = "PLIMSOLL_TEST_MARK"
+"""A variable in the environment of the processes of a test, whose value tells tests apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,19 @@ def processes_with(word: str) -> list[int]:
         try:
             if word.encode() in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def marked(value: str) -> dict[int, str]:
+    """The command lines of this host's processes with this value of `MARK`, by process id."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={value}".encode() in (entry / "environ").read_bytes():
+                command = (entry / "cmdline").read_bytes()
+                found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
     return found

@@ -166,8 +166,12 @@ def serve_in_thread(
     thread.start()
     try:
         served = serve_script(script, offers)
-        yield asyncio.run_coroutine_threadsafe(served.__aenter__(), loop).result(10)
-        asyncio.run_coroutine_threadsafe(served.__aexit__(None, None, None), loop).result(10)
+        server = asyncio.run_coroutine_threadsafe(served.__aenter__(), loop).result(60)
+        try:
+            yield server
+        finally:
+            left = served.__aexit__(None, None, None)
+            asyncio.run_coroutine_threadsafe(left, loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

@@ -218,7 +218,7 @@ def test_tags_and_fields_of_written_records_are_those_of_old_files(union: object
     assert found == {tag: fields.split() for tag, fields in TAGGED[union].items()}
 
 
-def test_tags_stand_in_the_fields_that_readers_look_at():
+def test_tags_are_in_the_fields_that_readers_use():
     def tag_field(union: object) -> set[object]:
         return {one.__struct_config__.tag_field for one in get_args(union)}
 

@@ -11,12 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from run_files import MARK
-
 from commands_here import run_here
+from helpers import MARK
 from parts import need
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
+from ports import held_port
 
 LONG = ("slow", "docker", "ray", "alone")
 """The marks of tests that `make test` leaves out."""
@@ -105,6 +105,13 @@ def plimsoll(
 
     is_quick = not any(map(request.node.get_closest_marker, LONG))
     return functools.partial(run_here, tmp_path) if is_quick else run
+
+
+@pytest.fixture
+def dead_url() -> Iterator[str]:
+    """A URL where no server listens."""
+    with held_port() as port:
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 @pytest.fixture(params=["local", "docker", "docker-tls"])

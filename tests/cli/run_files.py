@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
+from helpers import marked
 from plimsoll.ledger.audit import Auditor
 from plimsoll.ledger.journal.journal import Journal
 
 __all__ = [
-    "MARK",
     "Plimsoll",
     "Start",
     "check_ledger",
     "kill",
-    "marked",
     "no_sandbox",
     "prompts",
     "rows",
@@ -33,8 +32,6 @@ __all__ = [
 
 Plimsoll = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
-
-MARK = "PLIMSOLL_TEST_MARK"
 
 
 def write_run(folder: Path, **run: object) -> Path:
@@ -48,18 +45,6 @@ def write_run(folder: Path, **run: object) -> Path:
         + f'\n[workers]\nconcurrency = 2\ngrace_seconds = 1\n[local]\nhome = "{folder}/home"\n'
     )
     return file
-
-
-def marked(mark: str) -> dict[int, str]:
-    """The command lines of the processes with this mark in their environment, by process id."""
-    found: dict[int, str] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-    return found
 
 
 def wait_for(

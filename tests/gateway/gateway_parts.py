@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.protocol import Upstream
 from plimsoll.gateway.upstreams.replicas import ReplicaState
+from plimsoll.testing.waiting import until
 from plimsoll.trajectories.messages import Message, Text
 from plimsoll.trajectories.records import Exchange
 from plimsoll.trajectories.reported_tokens import TokenIds
@@ -39,7 +40,6 @@ __all__ = [
     "alive",
     "asked",
     "done",
-    "eventually",
     "fields",
     "say",
     "serving",
@@ -93,7 +93,7 @@ class Stepped:
     async def call(self, number: int = -1) -> Step:
         """The call with this number, once it has arrived."""
         count = number + 1 if number >= 0 else 1
-        await eventually(lambda: len(self.calls) >= count)
+        await until(lambda: len(self.calls) >= count)
         return self.calls[number]
 
     async def ready(self) -> Version:
@@ -228,13 +228,6 @@ def runs_in_file(exchanges: Iterable[Exchange]) -> list[tuple[Version, int]]:
                 tokens += runs.pop()[1]
             runs.append((version, tokens))
     return runs
-
-
-async def eventually(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until the condition holds."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110, any condition is allowed
-            await asyncio.sleep(0.002)
 
 
 def alive(kind: type) -> int:

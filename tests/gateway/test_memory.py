@@ -20,7 +20,6 @@ from gateway_parts import (
     alive,
     asked,
     done,
-    eventually,
     say,
     serving,
 )
@@ -32,6 +31,7 @@ from plimsoll.gateway.sessions import pending_request
 from plimsoll.gateway.sessions.pending_request import Listener, PendingRequest
 from plimsoll.gateway.sessions.session import Session
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.testing.waiting import until
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 both_ways = pytest.mark.parametrize("stream", [False, True])
@@ -60,8 +60,8 @@ def _left() -> dict[str, int]:
 
 
 async def _nothing_is_left(served: ServedSession) -> None:
-    await eventually(lambda: not served.session.handlers)
-    await eventually(lambda: not _left(), 2)
+    await until(lambda: not served.session.handlers)
+    await until(lambda: not _left(), 2)
 
 
 @every_path
@@ -167,7 +167,7 @@ async def test_an_ended_session_is_freed(served: ServedSession, stepped: Stepped
         session = await served.gateway.open(served.folder / str(number), blobs=served.folder / "b")
         await session.end()
     del session
-    await eventually(lambda: alive(Session) == 1, 2)
+    await until(lambda: alive(Session) == 1, 2)
 
 
 async def test_a_cached_answer_does_not_hold_the_body(tmp_path: Path, stepped: Stepped):
@@ -175,7 +175,7 @@ async def test_a_cached_answer_does_not_hold_the_body(tmp_path: Path, stepped: S
         asking = served.asking()
         done(await stepped.call(), "fine")
         await asking
-        await eventually(lambda: _left() == {"Request": 1})
+        await until(lambda: _left() == {"Request": 1})
         [request] = [each for each in gc.get_objects() if isinstance(each, Request)]
         assert len(request.history) == 0
         assert bytes(request.messages) == b"[]"
@@ -196,7 +196,7 @@ async def test_memory_does_not_grow_with_requests(tmp_path: Path):
             before = _resident()
             await _ask_many(client, served, 2000)
             assert _resident() - before < 10 << 20
-        await eventually(lambda: len(asyncio.all_tasks()) < 10)
+        await until(lambda: len(asyncio.all_tasks()) < 10)
 
 
 async def _ask_many(client: aiohttp.ClientSession, served: ServedSession, count: int) -> None:

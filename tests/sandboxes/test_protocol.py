@@ -158,7 +158,7 @@ def _peak_memory() -> int:
     return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
 
 
-async def test_a_gigabyte_printed_is_not_a_gigabyte_held(sandbox: Sandbox):
+async def test_a_gigabyte_of_output_is_not_held_in_memory(sandbox: Sandbox):
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
     before = _peak_memory()
     done = await sandbox.exec("head -c 1G /dev/zero", keep=100_000)

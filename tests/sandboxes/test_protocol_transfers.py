@@ -243,6 +243,13 @@ async def test_many_skipped_links_with_long_names_are_reported(sandbox: Sandbox,
     assert (await sandbox.exec("true")).ok
 
 
+async def test_a_download_drops_set_id_bits(sandbox: Sandbox, tmp_path: Path):
+    await _output(sandbox, "mkdir /d; cp /bin/true /d/tool; chmod 6755 /d/tool; chmod 2755 /d")
+    await sandbox.download("/d", tmp_path / "out")
+    assert (tmp_path / "out/tool").stat().st_mode & 0o7777 == 0o755
+    assert (tmp_path / "out").stat().st_mode & 0o7000 == 0
+
+
 async def test_a_download_over_its_limit_is_an_error(sandbox: Sandbox, tmp_path: Path):
     await sandbox.exec("mkdir /d; head -c 600000 /dev/zero | tee /d/a > /d/b; truncate -s 1T /big")
     assert (await sandbox.download("/d", tmp_path / "fits", limit=1_200_000)).files == 2

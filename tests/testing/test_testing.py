@@ -3,13 +3,21 @@
 import asyncio
 import json
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+import plimsoll
 from plimsoll.testing.clocks import FakeClock
 from plimsoll.testing.scripted import Script, Turn, serve_script
 from plimsoll.testing.waiting import until
 from plimsoll.testing.workers import IdleWorker
+
+
+def test_no_other_package_imports_it():
+    source = Path(plimsoll.__file__).parent
+    others = (path for path in source.rglob("*.py") if "testing" not in path.parts)
+    assert [path for path in others if "plimsoll.testing" in path.read_text()] == []
 
 
 def test_a_fake_clock_moves_only_when_it_is_advanced():

@@ -1,5 +1,6 @@
-"""Random samples for a learner."""
+"""Learners, random samples for them, and the distance of their weights."""
 
+import math
 import random
 from array import array
 from collections.abc import Sequence
@@ -7,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from plimsoll.config.training import TrainingConfig
 from plimsoll.training.learner.learner import Learner
 from plimsoll.training.learner.ranks import world
 from plimsoll.training.samples import TrainingSample
 
-__all__ = ["config", "item", "items", "save", "tokens"]
+__all__ = ["config", "distance", "flat", "item", "items", "make_learner", "save", "tokens"]
 
 # These models are so small that synchronizing threads takes longer than computing.
 torch.set_num_threads(1)
@@ -24,6 +26,24 @@ TOKEN_IDS = 100
 
 def config(**values: Any) -> TrainingConfig:
     return TrainingConfig(policy="torch", device="cpu", **{"dtype": "float32", **values})
+
+
+def make_learner(folder: Path, **values: Any) -> Learner:
+    return Learner(config(**{"learning_rate": 1e-4, **values}), folder, steps=20)
+
+
+def flat(learner: Learner) -> Tensor:
+    """A copy of all weights as one vector."""
+    return torch.cat([each.flatten() for each in learner.weights().tensors.values()]).clone()
+
+
+def distance(some: Tensor, others: Tensor) -> float:
+    """The distance of weights, relative to that of one step with the learning rate 1e-4.
+
+    The largest difference would not do: the first step of Adam follows the sign of a gradient,
+    however small the gradient is.
+    """
+    return float((some - others).norm() / (1e-4 * math.sqrt(len(some))))
 
 
 def item(

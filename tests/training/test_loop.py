@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import subprocess
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from loop_parts import CountingLearner, RecordingPolicy, check_ledger, train
 from msgspec.structs import replace
 from safetensors import SafetensorError
 
+from mounts import resize, tmpfs
 from plimsoll.config.file import Config, load_config
 from plimsoll.core.errors import LedgerError, PolicyError, TrainingError
 from plimsoll.core.versions import Version
@@ -567,17 +567,8 @@ async def test_if_every_checkpoint_is_damaged_the_run_is_refused(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """The checkpoint folder of `run`, on a small disk of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts disks")
-    folder = tmp_path / "run/checkpoints"
-    folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "plimsoll-test", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def enlarge(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
+    with tmpfs(tmp_path / "run/checkpoints", "64k") as folder:
+        yield folder
 
 
 async def test_a_full_disk_during_a_checkpoint_leaves_the_old_one_valid(
@@ -592,7 +583,7 @@ async def test_a_full_disk_during_a_checkpoint_leaves_the_old_one_valid(
     rollouts = await train(make_config(9), run, LargeCheckpoints(), RecordingPolicy())
     assert "No space left on device" in rollouts.summary.ended
     assert checkpoints(run) == ["v0-00000001", "v0-00000002"]
-    enlarge(small_disk)
+    resize(small_disk, "1m")
     policy = RecordingPolicy()
     resumed = await train(make_config(6), run, LargeCheckpoints(), policy)
     assert resumed.summary.done

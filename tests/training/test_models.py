@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from planted_code import Planted
 from safetensors.torch import load_file, save_file
 from tiny_model import make_model
 
@@ -47,6 +48,21 @@ def test_a_missing_folder_is_named(tmp_path):
 def test_a_folder_without_a_model_is_refused_with_the_expected_files(tmp_path):
     with pytest.raises(UsageError, match=r"is not a model: it has no config\.json"):
         load_model(tmp_path)
+
+
+def test_code_in_a_model_folder_is_not_executed(folder: Path, tmp_path: Path):
+    planted = tmp_path / "planted"
+    (folder / "model.safetensors").unlink()
+    torch.save({"model.norm.weight": Planted(planted)}, folder / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"pickled with code.*use a model with model\.safetensors"):
+        load_model(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "planted", "auto_map": {"AutoModelForCausalLM": "planted.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "planted.py").write_text(f"import os\nos.mkdir({str(planted)!r})\n")
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        load_model(folder)
+    assert not planted.exists()
 
 
 def test_a_missing_chat_template_is_reported_with_its_expected_path(tmp_path):

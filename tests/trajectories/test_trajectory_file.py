@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from recording_parts import TOOLS, Spoken, Talk, assistant, done, user
 
+from parts import need
 from plimsoll.core.errors import TrajectoryError
 from plimsoll.trajectories import trajectory_file as writer_module
 from plimsoll.trajectories.recorder import Recorder
@@ -139,8 +140,8 @@ async def test_a_folder_holds_one_trajectory(talk: Talk, tmp_path: Path):
         Recorder.open(talk.folder, tmp_path, "s2", {})
 
 
-@pytest.mark.skipif(shutil.which("zstdcat") is None, reason="no zstdcat here")
 def test_zstdcat_shows_the_records_line_by_line(talk: Talk):
+    need("zstd", None if shutil.which("zstdcat") else "zstdcat is not installed")
     turns(talk, 2)
     path = asyncio.run(talk.recorder.close("submitted"))
     shown = subprocess.run(["zstdcat", path], check=True, capture_output=True).stdout

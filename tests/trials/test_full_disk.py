@@ -1,15 +1,14 @@
 """A full disk during a trial: failures are not graded, and the verdict names the disk."""
 
-import asyncio
 import contextlib
 import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from helpers import FinishedTrial, PlainAgent, Shell, check_graded, check_void
+from mounts import ext4, tmpfs
 from parts import need
 from plimsoll.agents.oracle import Oracle
 from plimsoll.agents.protocol import Agent, Assignment, Outcome
@@ -34,13 +33,8 @@ FILL_FOR_A_MOMENT = "exec 3> /fill; rm /fill; head -c 200M /dev/zero >&3; sleep 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A small file system."""
-    home = tmp_path / "small"
-    home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(home)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
-    yield home
-    subprocess.run(["umount", "-l", home], check=True)
+    with tmpfs(tmp_path / "small", "64m") as home:
+        yield home
 
 
 @pytest.fixture
@@ -88,7 +82,7 @@ class WritesOnFullDisk(PlainAgent):
         with filled(self._disk):
             await assignment.sandbox.exec(script, on_output=assignment.on_output)
             await until(lambda: self._backend._disk.full, 60)
-        await asyncio.sleep(1.5)
+        await until(lambda: not self._backend._disk.short, 60)
         return Outcome()
 
 
@@ -159,19 +153,9 @@ async def test_a_disk_that_was_full_before_the_trial_does_not_matter(
 def reserving(tmp_path: Path) -> Iterator[Path]:
     """A disk of 128 MB with 10 MB free, and about 38 MB more reserved for root."""
     need("root", None if os.geteuid() == 0 else "only root can use the space reserved for root")
-    home, image = tmp_path / "reserving", tmp_path / "image"
-    home.mkdir()
-    with image.open("wb") as file:
-        file.truncate(128 << 20)
-    for command in (
-        ["mkfs.ext4", "-q", "-F", "-m", "30", image],
-        ["mount", "-o", "loop", image, home],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
-    leave(home, 10 << 20)
-    yield home
-    subprocess.run(["umount", "-l", home], check=True)
+    with ext4(tmp_path / "reserving", 128, "-m", "30") as home:
+        leave(home, 10 << 20)
+        yield home
 
 
 def leave(disk: Path, room: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from supervised import Mark
 
+from helpers import MARK
 from plimsoll.workers.engines.process import ProcessEngine
 from plimsoll.workers.engines.protocol import Engine
 from plimsoll.workers.engines.ray import RayEngine, RayOptions
@@ -19,7 +20,7 @@ def mark() -> Iterator[Mark]:
     """Mark all processes started from here on; they must be gone after the last test."""
     made = Mark()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(made.name, made.value)
+        patch.setenv(MARK, made.value)
         yield made
     made.gone()
 

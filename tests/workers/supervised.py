@@ -1,12 +1,11 @@
 """Supervisors under test: their options, and their leftover processes."""
 
-import os
 import re
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from helpers import marked
 from plimsoll.workers.controller.roster import WorkerTimeouts
 from plimsoll.workers.controller.supervisor import SupervisorOptions
 from plimsoll.workers.engines.protocol import Engine
@@ -29,25 +28,14 @@ def pid_of(where: str) -> int:
 
 
 class Mark:
-    """An environment variable that marks all processes of a test, whatever their names."""
-
-    name = "PLIMSOLL_TEST_MARK"
+    """A value of the variable that marks all processes of a test, whatever their names."""
 
     def __init__(self) -> None:
         self.value = secrets.token_hex(8)
 
     def processes(self) -> dict[int, str]:
-        """The marked processes by process id, without this one."""
-        found: dict[int, str] = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"{self.name}={self.value}".encode() in (entry / "environ").read_bytes():
-                    command = (entry / "cmdline").read_bytes()
-                    found[int(entry.name)] = command.replace(b"\0", b" ").decode()[:200]
-            except OSError:
-                continue
-        found.pop(os.getpid(), None)
-        return found
+        """The command lines of the marked processes, by process id."""
+        return marked(self.value)
 
     def gone(self, within: float = 60.0) -> None:
         """Fail if a marked process still exists after this many seconds."""

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol, cast
 
 import torch
@@ -169,6 +170,11 @@ def _explained(path: Path) -> Generator[None]:
         yield
     except (SafetensorError, json.JSONDecodeError) as error:
         raise UsageError(f"a file in {path} is damaged ({error}): copy it again") from error
+    except UnpicklingError as error:
+        raise UsageError(
+            f"{path} cannot be loaded: its weights are pickled with code, which is not executed; "
+            "use a model with model.safetensors"
+        ) from error
     except MemoryError as error:
         raise too_large(path) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:

@@ -7,7 +7,8 @@ from pathlib import Path
 from subprocess import CompletedProcess, Popen
 
 import pytest
-from run_files import marked
+
+from helpers import marked
 
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]

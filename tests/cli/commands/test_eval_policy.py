@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -15,7 +15,6 @@ from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures
 from plimsoll.trajectories.trajectory_file import read_trajectory
 from policy_agents import serve_in_thread
-from ports import held_port
 
 WriteTask = Callable[..., Path]
 Plimsoll = Callable[..., CompletedProcess[str]]
@@ -24,13 +23,6 @@ Start = Callable[..., subprocess.Popen[str]]
 GRADER = "#!/bin/bash\n([ -e /tmp/done ] && echo 1 || echo 0) > /logs/verifier/reward.txt\n"
 WORKS = Script(turns=(Turn(run="touch /tmp/done", text="I do it."), Turn(submit=True)))
 SCRIPT = '[[turns]]\nrun = "touch /tmp/done"\n[[turns]]\nsubmit = true\n'
-
-
-@pytest.fixture
-def dead_url() -> Iterator[str]:
-    """A URL where no server listens."""
-    with held_port() as port:
-        yield f"http://127.0.0.1:{port}/v1"
 
 
 def test_an_agent_with_a_policy_is_graded_and_has_a_trajectory(

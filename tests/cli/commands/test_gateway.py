@@ -22,7 +22,6 @@ from plimsoll.gateway.upstreams.scripted.script import Rule, Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, ServerFeatures
 from plimsoll.trajectories.trajectory_file import read_trajectory
 from policy_agents import serve_in_thread
-from ports import held_port
 
 Plimsoll = Callable[..., CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -268,13 +267,6 @@ def test_a_probe_lists_the_capabilities_of_the_server_and_their_uses(
     report = json.loads(found.stdout)
     assert (report["trains"], report["tools"]) == (trains, offers.tools)
     assert (report["model"], report["problem"]) == ("scripted", "")
-
-
-@pytest.fixture
-def dead_url() -> Iterator[str]:
-    """A URL where no server listens."""
-    with held_port() as port:
-        yield f"http://127.0.0.1:{port}/v1"
 
 
 def test_a_probe_of_an_unreachable_server_exits_1_with_the_reason(

@@ -22,7 +22,7 @@ def test_sound_tasks_are_clean_and_exit_0(lint):
     assert "clean: 25 tasks" in done.stdout
 
 
-def test_errors_exit_1_with_place_reason_and_remedy(lint):
+def test_errors_exit_1_with_location_reason_and_remedy(lint):
     done = lint(EXAMPLES / "broken", "--task", "curl-pipe-sh-then-zero")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()

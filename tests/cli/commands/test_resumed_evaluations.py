@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from run_files import Plimsoll, Start, rows, wait_for
 
-from parts import need
+from mounts import resize, tmpfs
 from plimsoll.ledger.events import Finished
 from plimsoll.ledger.journal.journal import Journal
 from ray_nodes import ray_cluster
@@ -212,13 +212,8 @@ def test_an_eval_with_changed_tasks_is_not_resumed(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 400 KB for run directories."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    need("mount", None if done.returncode == 0 else done.stderr.strip())
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with tmpfs(tmp_path / "small", "400k") as folder:
+        yield folder
 
 
 @pytest.mark.slow
@@ -233,7 +228,7 @@ def test_a_full_disk_ends_with_the_command_to_continue_and_nothing_is_lost(
     assert "Traceback" not in ended.stderr
     assert f"continue: plimsoll resume {run}" in ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("plimsoll: cannot write ")
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    resize(small_disk, "64m")
     resumed = plimsoll("resume", str(run), "--json")
     assert "Traceback" not in resumed.stderr
     report = json.loads(resumed.stdout)

@@ -12,7 +12,6 @@ from run_files import (
     Plimsoll,
     Start,
     check_ledger,
-    marked,
     no_sandbox,
     prompts,
     rows,
@@ -20,6 +19,7 @@ from run_files import (
     write_run,
 )
 
+from helpers import marked
 from sandbox_owner import running_owner
 
 WriteTask = Callable[..., Path]

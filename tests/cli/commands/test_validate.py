@@ -9,7 +9,8 @@ from pathlib import Path
 from subprocess import CompletedProcess, Popen
 
 import pytest
-from run_files import marked
+
+from helpers import marked
 
 pytestmark = pytest.mark.usefixtures("sandboxes")
 

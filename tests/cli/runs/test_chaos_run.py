@@ -22,7 +22,6 @@ from run_files import (
     Plimsoll,
     Start,
     check_ledger,
-    marked,
     no_sandbox,
     prompts,
     wait_for,
@@ -30,7 +29,7 @@ from run_files import (
 )
 from run_files import write_run as write_config
 
-from helpers import long_time, processes_with
+from helpers import long_time, marked, processes_with
 from parts import NIGHTLY
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import read_books

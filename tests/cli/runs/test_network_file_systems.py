@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from run_files import Plimsoll, Start, check_ledger, marked, rows, wait_for, write_run
+from run_files import Plimsoll, Start, check_ledger, rows, wait_for, write_run
 
+from helpers import marked
 from parts import need
 from plimsoll.core.file_systems import file_system_type
 

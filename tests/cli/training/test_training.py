@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from run_files import Start, marked, no_sandbox, prompts, wait_for
+from run_files import Start, no_sandbox, prompts, wait_for
 from training_files import GRADE, final_weights, lines, make_model, write_training
 
+from helpers import marked
 from plimsoll.cli.terminal.start import start_run
 from plimsoll.core.errors import PlimsollError, UsageError
 from plimsoll.runs.files.steps import Step, StepsFile

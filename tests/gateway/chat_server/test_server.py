@@ -3,11 +3,12 @@ import json
 from typing import Any
 
 import pytest
-from gateway_parts import eventually, fields
+from gateway_parts import fields
 from letters import Letters, served
 
 from plimsoll.gateway.chat_server.inference_engine import SamplingParams
 from plimsoll.gateway.upstreams.probe import probe
+from plimsoll.testing.waiting import until
 
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 CALL = 'So.<tool_call>\n{"name":"now", "arguments":{"b": 1,"a":"é"}}\n</tool_call>'
@@ -185,9 +186,9 @@ async def test_a_client_that_disconnects_abandons_its_answer(stream):
     engine.go_on.clear()
     async with served(engine) as client:
         asking = asyncio.create_task(client.ask(stream=stream))
-        await eventually(lambda: engine.sampling)
+        await until(lambda: engine.sampling)
         asking.cancel()
-        await eventually(lambda: engine.given_up)
+        await until(lambda: engine.given_up)
     assert engine.given_up == 1
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 import zstandard
-from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, say
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, say
 from raw_http import connected
 
 from plimsoll.gateway.completions import Refusal
+from plimsoll.testing.waiting import until
 
 PATHS = [*ENDPOINTS, "/v1/messages/count_tokens", "/v1/models", "/v1/models/m"]
 
@@ -124,7 +125,7 @@ async def test_an_invalid_http_request_leaves_no_key_in_the_log(
         f"GET / HTTP/1.1\r\nAuthorization: Bearer {served.access.key}{broken}\r\n\r\n".encode()
     )
     assert b" 400 " in await raw.until(b"\r\n")
-    await eventually(lambda: "Error handling request" in caplog.text)
+    await until(lambda: "Error handling request" in caplog.text)
     assert served.access.key not in caplog.text
 
 

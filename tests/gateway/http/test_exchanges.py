@@ -15,7 +15,6 @@ from gateway_parts import (
     Stepped,
     asked,
     done,
-    eventually,
     say,
     serving,
 )
@@ -28,6 +27,7 @@ from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import serve_script
+from plimsoll.testing.waiting import until
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 ENDS = (b"[DONE]", b"response.completed", b"message_stop")
@@ -224,9 +224,9 @@ async def test_buffered_pieces_keep_the_version_that_generated_them(tmp_path):
             raw = await connected(served)
             raw.pause()
             raw.post("/v1/chat/completions", asked("/v1/chat/completions", stream=True))
-            await eventually(lambda: server.requests > asked_before)
+            await until(lambda: server.requests > asked_before)
             with contextlib.suppress(TimeoutError):  # the system's buffers may be too small for it
-                await eventually(lambda: not server.in_flight, 3)
+                await until(lambda: not server.in_flight, 3)
             gate.resume(Version(0, 1))
             raw.resume()
             await raw.until(b"[DONE]")
@@ -242,7 +242,7 @@ async def test_a_request_that_waited_for_new_weights_gets_their_version(tmp_path
     async with serving(gate, tmp_path) as served:
         await gate.pause()
         asking = served.asking(stream=stream)
-        await eventually(lambda: gate.held)
+        await until(lambda: gate.held)
         gate.resume(Version(0, 5))
         assert (await asking)[0] == 200
         (exchange,) = (await served.read()).exchanges
@@ -294,7 +294,7 @@ async def test_concurrent_requests_are_answered_independently(
     served: ServedSession, stepped: Stepped
 ):
     asking = [served.asking(number=number) for number in range(8)]
-    await eventually(lambda: len(stepped.calls) == 8)
+    await until(lambda: len(stepped.calls) == 8)
     for number, step in enumerate(reversed(stepped.calls)):
         done(step, f"answer {number}")
     bodies = [body for _, body in await asyncio.gather(*asking)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_parts import ENDPOINTS, ServedSession, asked, eventually, serving
+from gateway_parts import ENDPOINTS, ServedSession, asked, serving
 from raw_http import connected
 
 from parts import NIGHTLY
@@ -18,6 +18,7 @@ from plimsoll.gateway.completions import Request
 from plimsoll.gateway.sessions.limits import Limits
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import CallSpec, Turn
+from plimsoll.testing.waiting import until
 
 ROUNDS = 1500 if NIGHTLY else 400
 PATHS = [*ENDPOINTS, "/v1/messages/count_tokens", "/v1/models", "/v1/models/x", "/v1/nowhere", ""]
@@ -127,12 +128,12 @@ async def test_no_input_causes_an_internal_error(tmp_path: Path):
         assert 500 not in statuses
         assert {200, 400, 401, 404, 405} <= set(statuses)
         assert sum(statuses.values()) > 100
-        await eventually(lambda: not served.session.handlers and not served.session.in_flight)
-        await eventually(lambda: not served.session._tasks)
+        await until(lambda: not served.session.handlers and not served.session.in_flight)
+        await until(lambda: not served.session._tasks)
         assert len(served.gateway.sessions) == 1
         trajectory = await served.read()
         assert trajectory.complete
-    await eventually(lambda: asyncio.all_tasks() == tasks)
+    await until(lambda: asyncio.all_tasks() == tasks)
     gc.collect()
     assert _descriptors() <= sockets + 2
     assert not [each for each in gc.get_objects() if isinstance(each, Request)]

@@ -9,9 +9,10 @@ import json
 import time
 
 import pytest
-from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done
 
 from plimsoll.gateway import parser_threads
+from plimsoll.testing.waiting import until
 
 PATHS = pytest.mark.parametrize("path", ENDPOINTS)
 
@@ -91,7 +92,7 @@ async def test_a_large_request_is_answered_and_its_retry_is_deduplicated(
         for _ in range(3)
     ]
     step = await stepped.call()
-    await eventually(lambda: sum(len(each._listeners) for each in served.session._in_flight) == 3)
+    await until(lambda: sum(len(each._listeners) for each in served.session._in_flight) == 3)
     done(step, "once")
     assert [status for status, _ in await asyncio.gather(*posts)] == [200] * 3
     assert len(stepped.calls) == 1
@@ -113,9 +114,9 @@ async def test_a_session_that_ends_while_a_body_is_parsed_reports_it(
         asked("/v1/chat/completions", messages=[{"role": "user", "content": "x" * 300_000}])
     ).encode()
     post = asyncio.create_task(asyncio.to_thread(_post, served, "/v1/chat/completions", body))
-    await eventually(lambda: served.session.handlers.parsing.locked())
+    await until(lambda: served.session.handlers.parsing.locked())
     ending = asyncio.create_task(served.session.end())
-    await eventually(lambda: served.session.has_ended)
+    await until(lambda: served.session.has_ended)
     held.set()
     assert (await post)[0] == 401
     await ending

@@ -5,7 +5,7 @@ import contextlib
 import json
 
 import pytest
-from gateway_parts import ServedSession, Stepped, asked, done, eventually, say, serving
+from gateway_parts import ServedSession, Stepped, asked, done, say, serving
 
 from plimsoll.gateway import gateway as gateway_module
 from plimsoll.gateway.gateway import Gateway
@@ -13,6 +13,7 @@ from plimsoll.gateway.http import idle_connections
 from plimsoll.gateway.http import server as server_module
 from plimsoll.sandboxes import connections
 from plimsoll.sandboxes.protocol import Sandbox
+from plimsoll.testing.waiting import until
 
 ASK = """
 import json, sys, urllib.request
@@ -44,7 +45,7 @@ async def test_a_command_without_a_network_is_answered(
 
 
 async def _called(stepped: Stepped):
-    await eventually(lambda: stepped.calls, 30)
+    await until(lambda: stepped.calls, 30)
     return stepped.calls[0]
 
 
@@ -57,7 +58,7 @@ async def test_a_command_that_dies_cancels_its_request(
     running = asyncio.create_task(sandbox.exec(command, timeout=30))
     step = await _called(stepped)
     await sandbox.kill_all()
-    await eventually(lambda: step.cancelled)
+    await until(lambda: step.cancelled)
     await running
     await tunnel.close()
     assert [trouble.what for trouble in (await served.read()).troubles] == ["cancelled"]
@@ -104,8 +105,8 @@ async def test_a_relay_passes_a_disconnect_on(served: ServedSession, stepped: St
         writer.write(_post(served, stream=True))
         step = await stepped.call()
         writer.transport.abort()
-        await eventually(lambda: step.cancelled)
-        await eventually(lambda: relaying.over == 1)
+        await until(lambda: step.cancelled)
+        await until(lambda: relaying.over == 1)
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError, TimeoutError, OSError])
@@ -118,8 +119,8 @@ async def test_a_lost_connection_of_a_relay_cancels_its_request(
         writer.write(_post(served, stream=True))
         step = await stepped.call()
         relaying.readers[0].set_exception(error())
-        await eventually(lambda: step.cancelled)
-        await eventually(lambda: relaying.over == 1)
+        await until(lambda: step.cancelled)
+        await until(lambda: relaying.over == 1)
         writer.transport.abort()
 
 
@@ -141,7 +142,7 @@ async def test_a_relay_applies_backpressure(served: ServedSession, stepped: Step
                 seen += len(await reader.read(1 << 20))
         assert seen > 100 * 65536
         writer.transport.abort()
-        await eventually(lambda: relaying.over == 1)
+        await until(lambda: relaying.over == 1)
 
 
 async def test_several_requests_use_one_connection(served: ServedSession, stepped: Stepped):
@@ -154,7 +155,7 @@ async def test_several_requests_use_one_connection(served: ServedSession, steppe
             while f"answer {number}".encode() not in seen:
                 seen += await reader.read(65536)
         writer.close()
-        await eventually(lambda: relaying.over == 1)
+        await until(lambda: relaying.over == 1)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /s/x/v1/messages HTTP/1.1\r\nHost: x\r\n"])
@@ -170,13 +171,13 @@ async def test_a_connection_without_a_request_is_closed(
             with contextlib.suppress(ConnectionError):  # a reset, if not everything was read
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             writer.close()
-        await eventually(lambda: relaying.over == 1)
+        await until(lambda: relaying.over == 1)
         # A connection that has sent a request is not closed, however long its answer takes.
         monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 60.0)
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         writer.write(_post(served))
         step = await stepped.call()
-        await eventually(lambda: not served.gateway._server._idle)
+        await until(lambda: not served.gateway._server._idle)
         monkeypatch.setattr(idle_connections, "FIRST_REQUEST_SECONDS", 0.3)
         await asyncio.sleep(0.6)
         done(step, "at last")
@@ -199,7 +200,7 @@ async def test_a_connection_that_falls_silent_after_a_request_is_closed(
             with contextlib.suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), 30)
             writer.close()
-        await eventually(lambda: relaying.over == 1)
+        await until(lambda: relaying.over == 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -231,10 +232,10 @@ async def test_closed_connections_are_forgotten(stepped, tmp_path, monkeypatch):
     async with serving(stepped, tmp_path) as served:
         port, known = served.gateway.port, served.gateway._server._idle
         made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-        await eventually(lambda: len(known) == 20)
+        await until(lambda: len(known) == 20)
         for _, writer in made:
             writer.transport.abort()
-        await eventually(lambda: not known)
+        await until(lambda: not known)
 
 
 async def test_a_relay_limits_its_connections(served: ServedSession, monkeypatch, caplog):
@@ -243,7 +244,7 @@ async def test_a_relay_limits_its_connections(served: ServedSession, monkeypatch
     server = await asyncio.start_server(relaying.start, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    await eventually(lambda: len(relaying._tasks) == 3)
+    await until(lambda: len(relaying._tasks) == 3)
     for _ in range(5):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.suppress(ConnectionError):
@@ -251,9 +252,9 @@ async def test_a_relay_limits_its_connections(served: ServedSession, monkeypatch
         writer.close()
     assert sum("3 open connections" in each.message for each in caplog.records) == 1
     held[0][1].transport.abort()
-    await eventually(lambda: len(relaying._tasks) == 2)
+    await until(lambda: len(relaying._tasks) == 2)
     held.append(await asyncio.open_connection("127.0.0.1", port))
-    await eventually(lambda: len(relaying._tasks) == 3)
+    await until(lambda: len(relaying._tasks) == 3)
     server.close()
     await relaying.close()
     for _, writer in held:
@@ -266,7 +267,7 @@ async def test_closing_the_gateway_ends_its_relays(stepped: Stepped):
         reader, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
         await asyncio.sleep(0.05)
     assert await asyncio.wait_for(reader.read(), 30) == b""
-    await eventually(lambda: relaying.over == 1)
+    await until(lambda: relaying.over == 1)
     writer.close()
     again, writer = await asyncio.open_connection("127.0.0.1", relaying.port)
     assert await asyncio.wait_for(again.read(), 30) == b""

@@ -8,11 +8,12 @@ import zlib
 
 import pytest
 import zstandard
-from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, serving
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, serving
 from raw_http import connected
 
 from plimsoll.gateway.http import request_body
 from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.testing.waiting import until
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 LIMIT = 100_000
@@ -121,7 +122,7 @@ async def test_a_body_that_exceeds_the_limit_is_not_read_to_its_end(served: Serv
     assert (await raw.until(b"error")).startswith(b"HTTP/1.1 413")
     with pytest.raises(ConnectionError):  # it may continue for a moment, then it is cut
         await asyncio.wait_for(flooding, 30)
-    await eventually(lambda: not served.session.handlers)
+    await until(lambda: not served.session.handlers)
 
 
 async def test_a_body_of_exactly_the_limit_is_read(served: ServedSession, stepped: Stepped):
@@ -151,17 +152,17 @@ async def test_stalled_bodies_hold_a_bounded_number_of_bytes(
     stalled = [await connected(served) for _ in range(3)]
     for raw in stalled:
         raw.send(raw.head("/v1/messages", LIMIT) + b" " * (LIMIT - 1))
-    await eventually(lambda: len(served.session.handlers) == 3)
-    await eventually(lambda: served.session.handlers.body_budget.used == 2 * LIMIT)
+    await until(lambda: len(served.session.handlers) == 3)
+    await until(lambda: served.session.handlers.body_budget.used == 2 * LIMIT)
     asking = served.asking()
     done(await stepped.call(), "fine")
     assert (await asking)[0] == 200
     late = await connected(served)
     late.send(late.head("/v1/chat/completions", len(BODY)) + BODY[:9])
-    await eventually(lambda: len(served.session.handlers) == 4)
+    await until(lambda: len(served.session.handlers) == 4)
     for raw in stalled:
         raw.cut()
-    await eventually(lambda: len(served.session.handlers) == 1)
+    await until(lambda: len(served.session.handlers) == 1)
     assert served.session.handlers.body_budget.used == len(BODY)
     late.send(BODY[9:].replace(b"hello", b"after"))
     done(await stepped.call(1), "at last")
@@ -173,7 +174,7 @@ async def test_a_body_over_the_budget_is_refused_as_retryable(served: ServedSess
     stalled = [await connected(served) for _ in range(2)]
     for raw in stalled:
         raw.send(raw.head("/v1/messages", None, "Transfer-Encoding: chunked"))
-    await eventually(lambda: served.session.handlers.body_budget.used == 2 * LIMIT)
+    await until(lambda: served.session.handlers.body_budget.used == 2 * LIMIT)
     monkeypatch.setattr(request_body, "READ_SECONDS", 0.1)
     late = await connected(served)
     late.send(late.head("/v1/messages", 1000))
@@ -181,7 +182,7 @@ async def test_a_body_over_the_budget_is_refused_as_retryable(served: ServedSess
     assert answer.startswith(b"HTTP/1.1 429") and b"Retry-After: 1" in answer
     for raw in stalled:
         raw.cut()
-    await eventually(lambda: not served.session.handlers)
+    await until(lambda: not served.session.handlers)
     assert served.session.handlers.body_budget.used == 0
 
 
@@ -189,7 +190,7 @@ async def test_the_end_of_a_session_wakes_bodies_that_wait_for_the_budget(served
     raws = [await connected(served) for _ in range(3)]
     for raw in raws:
         raw.send(raw.head("/v1/messages", LIMIT))
-    await eventually(lambda: len(served.session.handlers) == 3)
+    await until(lambda: len(served.session.handlers) == 3)
     await served.session.end()
     for raw in raws:
         assert (await raw.until(b"ended")).startswith(b"HTTP/1.1 401")

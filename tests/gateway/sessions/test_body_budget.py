@@ -2,9 +2,8 @@
 
 import asyncio
 
-from gateway_parts import eventually
-
 from plimsoll.gateway.sessions.handlers import BodyBudget
+from plimsoll.testing.waiting import until
 
 
 async def test_the_budget_is_granted_in_order_of_arrival():
@@ -23,9 +22,9 @@ async def test_the_budget_is_granted_in_order_of_arrival():
         await asyncio.sleep(0)
     assert admitted == ["large"]  # otherwise small ones would starve the larger one
     leave[0].set()
-    await eventually(lambda: admitted == ["large", "larger", "small"])
+    await until(lambda: admitted == ["large", "larger", "small"])
     leave[1].set()
-    await eventually(lambda: tasks[1].done())
+    await until(lambda: tasks[1].done())
     assert admitted == ["large", "larger", "small"] and budget.used == 1
     leave[2].set()
     leave[3].set()
@@ -44,7 +43,7 @@ async def test_a_cancelled_waiter_leaves_nothing_behind():
     await asyncio.sleep(0.01)
     assert budget.used == 6
     second.cancel()
-    await eventually(lambda: budget.used == 10)  # the third fits into the remaining budget
+    await until(lambda: budget.used == 10)  # the third fits into the remaining budget
     first.cancel()
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)

@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from gateway_parts import ENDPOINTS, ServedSession, Stepped, done, eventually, say, serving
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, done, say, serving
 
 from plimsoll.gateway.completions import Refusal, Usage
 from plimsoll.gateway.sessions.limits import Limits
+from plimsoll.testing.waiting import until
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 
@@ -80,7 +81,7 @@ async def test_waiting_clients_are_woken_when_time_is_over(tmp_path, stepped, pa
         if streaming:
             for step in stepped.calls:
                 say(step, "one")
-            await eventually(opening.done)
+            await until(opening.done)
         served.session._budget._on_timer(0.3)
         async with asyncio.timeout(30):
             streamed, (status, body) = await asyncio.gather(opening, whole)
@@ -121,8 +122,8 @@ async def _answered(asking: list[asyncio.Task[tuple[int, bytes]]]) -> int:
 async def test_many_retries_of_one_request_are_limited(tmp_path, stepped: Stepped):
     async with serving(stepped, tmp_path, Limits(concurrent=2)) as served:
         asking = [served.asking() for _ in range(12)]
-        await eventually(lambda: sum(each.done() for each in asking) == 4)
-        await eventually(lambda: len(served.session.handlers) == 8)
+        await until(lambda: sum(each.done() for each in asking) == 4)
+        await until(lambda: len(served.session.handlers) == 8)
         waiting = [each for each in asking if not each.done()]
         assert [(await each)[0] for each in asking if each not in waiting] == [429] * 4
         done(await stepped.call(), "fine")

@@ -5,11 +5,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, say
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, say
 from raw_http import connected
 
 from plimsoll.gateway.completions import Refusal
 from plimsoll.gateway.sessions import retries
+from plimsoll.testing.waiting import until
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
 both_ways = pytest.mark.parametrize("stream", [False, True])
@@ -31,7 +32,7 @@ async def _ask(
 async def test_a_retry_in_flight_waits_for_the_same_answer(served, stepped, path, stream):
     first, second = served.asking(path, stream=stream), served.asking(path, stream=stream)
     step = await stepped.call()
-    await eventually(lambda: len(served.session.handlers) == 2)
+    await until(lambda: len(served.session.handlers) == 2)
     done(step, "once ", "only")
     (status, body), (again, same) = await asyncio.gather(first, second)
     assert (status, again) == (200, 200)
@@ -47,7 +48,7 @@ async def test_a_retry_that_comes_midway_gets_the_whole_stream(served, stepped, 
     say(step, "before ")
     reply = await first
     second = served.asking(path, stream=True)
-    await eventually(lambda: len(served.session.handlers) == 2)
+    await until(lambda: len(served.session.handlers) == 2)
     done(step, "after")
     status, body = await second
     assert status == 200
@@ -76,9 +77,9 @@ async def test_a_retry_takes_over_from_a_disconnected_client(
 ):
     first, second = served.asking(stream=True), served.asking(stream=True)
     step = await stepped.call()
-    await eventually(lambda: len(served.session.handlers) == 2)
+    await until(lambda: len(served.session.handlers) == 2)
     first.cancel()
-    await eventually(lambda: len(served.session.handlers) == 1)
+    await until(lambda: len(served.session.handlers) == 1)
     assert not step.cancelled
     done(step, "still")
     assert b"still" in (await second)[1]
@@ -89,7 +90,7 @@ async def test_a_retry_of_an_abandoned_request_is_a_new_request(served, stepped)
     first = served.asking()
     step = await stepped.call()
     first.cancel()
-    await eventually(lambda: step.cancelled)
+    await until(lambda: step.cancelled)
     second = served.asking()
     done(await stepped.call(1), "fine")
     assert (await second)[0] == 200
@@ -114,7 +115,7 @@ async def test_a_second_sample_is_distinguished_from_a_retry_in_flight(
     second = asyncio.create_task(_ask(served, "0"))
     await stepped.call(1)
     retry = asyncio.create_task(_ask(served, "1"))
-    await eventually(lambda: len(served.session.handlers) == 3)
+    await until(lambda: len(served.session.handlers) == 3)
     assert len(stepped.calls) == 2
     for number, step in enumerate(stepped.calls):
         done(step, f"sample {number}")
@@ -144,9 +145,9 @@ async def test_an_undelivered_answer_is_repeated_whatever_the_header_says(
     raw.reader._transport.pause_reading()
     raw.post("/v1/chat/completions", asked("/v1/chat/completions"))
     done(await stepped.call(), "x" * (20 << 20))
-    await eventually(lambda: served.session.exchanges == 1)
+    await until(lambda: served.session.exchanges == 1)
     raw.cut()
-    await eventually(lambda: not served.session.handlers)
+    await until(lambda: not served.session.handlers)
     status, body = await _ask(served, "0")
     assert status == 200
     assert len(body) > 20 << 20
@@ -170,7 +171,7 @@ async def test_the_same_connection_gets_a_second_answer(served: ServedSession, s
 async def test_another_body_or_path_is_another_request(served: ServedSession, stepped: Stepped):
     first, second = served.asking(), served.asking(number=1)
     third, fourth = served.asking("/v1/messages"), served.asking(stream=True)
-    await eventually(lambda: len(stepped.calls) == 4)
+    await until(lambda: len(stepped.calls) == 4)
     for step in stepped.calls:
         done(step, "fine")
     await asyncio.gather(first, second, third, fourth)

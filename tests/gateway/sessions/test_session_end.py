@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, eventually, say, serving
+from gateway_parts import ENDPOINTS, ServedSession, Stepped, asked, done, say, serving
 from raw_http import connected
 
 from plimsoll.gateway.gateway import Gateway
 from plimsoll.gateway.sessions import session as session_module
+from plimsoll.testing.waiting import until
 from plimsoll.trajectories.trajectory_file import read_trajectory
 
 every_path = pytest.mark.parametrize("path", ENDPOINTS)
@@ -28,7 +29,7 @@ async def test_every_waiting_client_is_answered(served: ServedSession, stepped: 
         say(step, "one")
     reply = await opening
     counting = asyncio.create_task(_count(served))
-    await eventually(lambda: len(served.session.handlers) == 4)
+    await until(lambda: len(served.session.handlers) == 4)
     async with asyncio.timeout(30):
         await served.session.end()
         assert (await whole)[0] == 401
@@ -64,7 +65,7 @@ async def test_a_call_that_times_out_at_the_same_time_does_not_break_the_end(
     counting = asyncio.create_task(_count(served))
     await expired.wait()
     ending = asyncio.create_task(served.session.end())
-    await eventually(lambda: served.session.handlers._closing)
+    await until(lambda: served.session.handlers._closing)
     leave.set()
     assert await counting == 401
     assert read_trajectory(await ending).complete
@@ -73,7 +74,7 @@ async def test_a_call_that_times_out_at_the_same_time_does_not_break_the_end(
 async def test_a_client_that_still_sends_its_body_is_answered(served: ServedSession):
     raw = await connected(served)
     raw.send(raw.head("/v1/messages", 1000) + b'{"model": ')
-    await eventually(lambda: len(served.session.handlers) == 1)
+    await until(lambda: len(served.session.handlers) == 1)
     async with asyncio.timeout(30):
         await served.session.end()
         answer = await raw.until(b"ended")
@@ -94,7 +95,7 @@ async def test_a_client_that_does_not_read_is_disconnected(
     await asyncio.sleep(0.3)
     async with asyncio.timeout(30):
         await served.session.end()
-    await eventually(lambda: not served.session.handlers)
+    await until(lambda: not served.session.handlers)
     raw.cut()
 
 
@@ -135,14 +136,14 @@ async def test_an_upstream_that_ignores_cancellation_does_not_block_the_end(
 
     served.session._upstream = deaf = Deaf()
     asking = served.asking()
-    await eventually(lambda: served.session.in_flight == 1)
+    await until(lambda: served.session.in_flight == 1)
     async with asyncio.timeout(30):
         await served.session.end()
         assert (await asking)[0] == 401
     assert "did not stop when cancelled" in caplog.text
     go.set()
     done(await deaf.call(), "too late")
-    await eventually(lambda: not served.session._tasks)
+    await until(lambda: not served.session._tasks)
     assert served.session.exchanges == 0
 
 
@@ -183,4 +184,4 @@ async def test_nothing_is_left_running(tmp_path, stepped: Stepped):
         waiting = served.asking(number=9)
         await stepped.call(4)
     await asyncio.gather(waiting, return_exceptions=True)
-    await eventually(lambda: asyncio.all_tasks() == before)
+    await until(lambda: asyncio.all_tasks() == before)

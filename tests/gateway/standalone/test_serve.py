@@ -5,11 +5,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from gateway_parts import eventually
 
 from plimsoll.cli.terminal import gateway
 from plimsoll.cli.terminal.gateway import ADMIN_KEY, Options
 from plimsoll.core.errors import UsageError
+from plimsoll.testing.waiting import until
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def printed_lines(options: Options, monkeypatch) -> dict[str, str]:
     monkeypatch.setattr(gateway.click, "echo", lines.append)
     serving = asyncio.create_task(gateway._serve(options))
     try:
-        await eventually(lambda: serving.done() or any("watch" in line for line in lines))
+        await until(lambda: serving.done() or any("watch" in line for line in lines))
         if serving.done():
             serving.result()
         shown = dict(line.split(maxsplit=1) for line in lines)

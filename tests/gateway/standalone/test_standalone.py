@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from gateway_parts import HELLO, Stepped, eventually
+from gateway_parts import HELLO, Stepped
 
 from plimsoll.core.versions import Version
 from plimsoll.gateway.http.server import Listen
@@ -26,6 +26,7 @@ from plimsoll.gateway.standalone.standalone import StandaloneGateway
 from plimsoll.gateway.upstreams.gate import Gate
 from plimsoll.gateway.upstreams.replicas import ReplicaState
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
+from plimsoll.testing.waiting import until
 from plimsoll.trajectories.trajectory_file import read_trajectory
 
 
@@ -262,7 +263,7 @@ async def test_idle_sessions_are_ended(tmp_path: Path, monkeypatch):
         admin = AdminClient(standalone, client, tmp_path)
         status, opened = await admin.call("POST", "/sessions", {})
         assert status == 201
-        await eventually(lambda: len(standalone.gateway.sessions) == 0)
+        await until(lambda: len(standalone.gateway.sessions) == 0)
         await _all_are_complete(tmp_path, 1)
         status, answer = await admin.call("GET", f"/sessions/{opened['id']}")
         assert (status, answer["ended"], answer["closed"]) == (200, True, True)
@@ -277,8 +278,8 @@ async def test_an_ended_session_is_freed(tmp_path: Path, monkeypatch: pytest.Mon
         upstream, tmp_path, listen=Listen(), idle_seconds=0.1
     ) as standalone:
         session = weakref.ref(await standalone._open(Limits(), {}, None))
-        await eventually(lambda: len(standalone.gateway.sessions) == 0)
-        await eventually(lambda: session() is None, 5)
+        await until(lambda: len(standalone.gateway.sessions) == 0)
+        await until(lambda: session() is None, 5)
 
 
 async def test_only_the_latest_ended_sessions_are_remembered(admin: AdminClient, monkeypatch):
@@ -295,27 +296,27 @@ async def test_sessions_out_of_time_are_ended(admin: AdminClient):
     _, stays = await admin.call("POST", "/sessions", {})
     await admin.call("POST", "/sessions", {"limits": {"seconds": 0.1}})
     sessions = admin.standalone.gateway.sessions
-    await eventually(lambda: [each.id for each in sessions] == [stays["id"]])
+    await until(lambda: [each.id for each in sessions] == [stays["id"]])
     await admin.call("DELETE", f"/sessions/{stays['id']}")
     await _all_are_complete(admin.folder, 2)
 
 
 async def test_a_sessions_clock_stops_while_the_policy_is_paused(admin: AdminClient):
     await admin.call("POST", "/policy", {"paused": True})
-    _, opened = await admin.call("POST", "/sessions", {"limits": {"seconds": 0.3}})
+    _, opened = await admin.call("POST", "/sessions", {"limits": {"seconds": 1.0}})
     asking = asyncio.create_task(_ask(opened))
     (session,) = admin.standalone.gateway.sessions
-    await eventually(lambda: session.in_flight == 1)
-    await asyncio.sleep(0.6)
+    await until(lambda: session.in_flight == 1)
+    await asyncio.sleep(1.5)
     assert (session.out_of_time, session.silent_for) == (False, pytest.approx(0.0, abs=0.05))
     await admin.call("POST", "/policy", {"paused": False})
     assert await asking == "heard hello"
-    await eventually(lambda: not list(admin.standalone.gateway.sessions))
+    await until(lambda: not list(admin.standalone.gateway.sessions))
 
 
 async def _all_are_complete(folder: Path, number: int) -> None:
     """True once all trajectories are closed: a session disappears before its trajectory closes."""
-    await eventually(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)
+    await until(lambda: len(list(folder.glob("*/trajectory.jsonl.zst"))) == number)
     paths = list(folder.glob("*/trajectory.jsonl.zst"))
     assert all(read_trajectory(path).complete for path in paths)
     assert not list(folder.glob("*/*.part"))
@@ -385,7 +386,7 @@ async def test_the_admin_pauses_the_policy_and_sets_its_version(admin: AdminClie
     assert (status, answer["paused"], answer["version"]) == (200, True, "0")
     asking = asyncio.create_task(_ask(opened))
     gate = admin.standalone._upstream
-    await eventually(lambda: gate.held == 1)
+    await until(lambda: gate.held == 1)
     assert (await admin.call("GET", "/policy"))[1]["held"] == 1
     status, answer = await admin.call("POST", "/policy", {"paused": False, "version": "1:3"})
     assert (status, answer["paused"], answer["version"]) == (200, False, "1:3")

@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until
+from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of
 
 from plimsoll.core.versions import FIRST_VERSION, Version
 from plimsoll.gateway.upstreams.gate import Gate
@@ -9,6 +9,7 @@ from plimsoll.gateway.upstreams.protocol import CallContext, Upstream
 from plimsoll.gateway.upstreams.scripted.policy import ScriptedPolicy
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import serve_script
+from plimsoll.testing.waiting import until
 
 SAYS = HELLO.turns[0].text
 

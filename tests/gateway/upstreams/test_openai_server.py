@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 from aiohttp import web
-from upstream_parts import BASH, CALL, HELLO, ask, client, streamed, text_of, until, user
+from upstream_parts import BASH, CALL, HELLO, ask, client, streamed, text_of, user
 
 from plimsoll.config.training import TrainingConfig
 from plimsoll.gateway.chat_server.server import listen
@@ -20,6 +20,7 @@ from plimsoll.gateway.upstreams.openai_server import (
 )
 from plimsoll.gateway.upstreams.scripted.script import Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures, serve_script
+from plimsoll.testing.waiting import until
 
 SAYS = HELLO.turns[0].text
 SHORT = Timeouts(first=1.0, between=1.0, total=2.0)

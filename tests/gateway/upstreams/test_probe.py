@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, until, user
+from upstream_parts import BASH, CALL, HELLO, ask, streamed, text_of, user
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.upstreams import replicas
@@ -19,6 +19,7 @@ from plimsoll.gateway.upstreams.probe import probe
 from plimsoll.gateway.upstreams.protocol import CallContext
 from plimsoll.gateway.upstreams.scripted.script import CallSpec, Script, Turn
 from plimsoll.gateway.upstreams.scripted.server import ServerFeatures, serve_script
+from plimsoll.testing.waiting import until
 
 SAYS = HELLO.turns[0].text
 

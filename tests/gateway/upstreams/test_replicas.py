@@ -3,7 +3,7 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
-from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, until, user
+from upstream_parts import CALL, HELLO, ask, replicas, streamed, text_of, user
 
 from plimsoll.core.stopwatch import Stopwatch
 from plimsoll.gateway.completions import Refusal
@@ -12,6 +12,7 @@ from plimsoll.gateway.upstreams.failures import UpstreamFailure
 from plimsoll.gateway.upstreams.openai_server import Timeouts
 from plimsoll.gateway.upstreams.protocol import CallContext
 from plimsoll.gateway.upstreams.scripted.server import ScriptedServer, serve_script
+from plimsoll.testing.waiting import until
 from ports import held_port
 
 SAYS = HELLO.turns[0].text

@@ -1,8 +1,6 @@
 """Requests and servers shared by the tests of upstreams."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -122,13 +120,6 @@ async def replicas(
         yield upstream
     finally:
         await upstream.close()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not hold in time"
-        await asyncio.sleep(0.005)
 
 
 def ids_of(given: list[int] | msgspec.Raw | None) -> list[int]:

@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 
 import msgspec
 import pytest
+from rollout_runs import rows
 from scripted_workers import ONE, evaluation, use_workers
 
 from plimsoll.config.file import Config
@@ -19,8 +20,6 @@ from plimsoll.runs.audit import audit
 from plimsoll.runs.evaluation.eval_run import EvalRequest, EvalRun
 from plimsoll.runs.evaluation.trial_run import TrialSetRequest, TrialSetRun
 from plimsoll.runs.files.directory import RunDirectory
-from plimsoll.runs.files.json_lines import read_lines
-from plimsoll.runs.files.results import Row
 from plimsoll.runs.validation.validate_run import ValidateRequest, ValidateRun
 from plimsoll.sandboxes.docker.compose import compose_command
 from plimsoll.tasks.task import Task
@@ -30,10 +29,6 @@ from plimsoll.workers.messages import Order
 
 MakeTasks = Callable[..., tuple[Task, ...]]
 Plimsoll = Callable[..., CompletedProcess[str]]
-
-
-def rows(out: Path) -> list[Row]:
-    return list(read_lines(out / "results.jsonl", Row))
 
 
 async def graded(order: Order) -> Verdict:

@@ -9,6 +9,7 @@ from typing import IO
 
 import pytest
 
+from init_client import fields
 from parts import need, spec
 from plimsoll.core.permissions import NetworkPolicy
 from plimsoll.sandboxes.container.frames import Kind
@@ -17,11 +18,6 @@ from plimsoll.sandboxes.container.sandbox import ContainerSandbox
 from plimsoll.sandboxes.host.disk_space import Disk
 
 HEADER = struct.Struct("<IBI")
-
-
-def fields(*words: str) -> bytes:
-    """A payload of fields."""
-    return b"".join(struct.pack("<I", len(w.encode())) + w.encode() for w in words)
 
 
 class FakeInit:

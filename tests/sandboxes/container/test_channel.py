@@ -131,9 +131,9 @@ async def test_a_handle_without_a_reason_leaves_no_waiter(
 
 async def test_a_silent_init_is_probed_and_then_closed(start_fake, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(channel, "_CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(channel, "_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(channel, "_SILENCE_SECONDS", 0.5)
     init, _, sandbox = await start_fake()
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.8)
     assert init.received_nothing()  # no request is pending, so there is no probe
     running = asyncio.create_task(sandbox.exec("sleep 60"))
     _, number, _ = await init.next(Kind.STATUS)

@@ -152,10 +152,11 @@ def test_input_beyond_the_credit_ends_only_its_command(init: Init):
 
 
 def test_unread_input_is_dropped_and_acknowledged(init: Init):
-    number = init.begin("exec 0<&-; sleep 1", flags="s")
-    time.sleep(0.3)
+    script = "exec 0<&-; echo closed; until [ -e /tmp/go ]; do sleep 0.05; done"
+    number = init.begin(script, flags="s")
+    assert init.frame() == (OUT, number, b"closed\n")
     init.send(DATA, number, b"x" * 65_536)
-    done = init.until_end(number)
+    done = init.until_ends(number, init.begin("touch", "/tmp/go"))[number]
     assert (done.words, done.credit) == ({"exit": "0"}, 65_536)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import processes_with
 from parts import IMAGES, need, why_no_daemon
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
@@ -112,7 +113,7 @@ class Dockerd:
 
     def _end_containerd(self) -> None:
         """Kill containerd: the next dockerd cannot use one that outlived its own."""
-        for pid in _processes_with(f"{self.folder}/exec-root/containerd/containerd.toml"):
+        for pid in processes_with(f"{self.folder}/exec-root/containerd/containerd.toml"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder / "exec-root/containerd", ignore_errors=True)
@@ -130,15 +131,6 @@ class Dockerd:
 
 def _plain_env() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("DOCKER_")}
-
-
-def _processes_with(word: str) -> list[int]:
-    found: list[int] = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if word.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
 
 
 def _processes_in(folder: Path) -> list[int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mounts import tmpfs
 from parts import need, spec
 from plimsoll.core.errors import SandboxUnsupported
 from plimsoll.core.permissions import SYSTEM_CALLS
@@ -314,12 +315,9 @@ async def test_sandboxes_share_no_session_keyring_with_each_other_or_the_host(
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A folder of the host with another file system below it."""
     folder = tmp_path / "folder"
-    (folder / "be low").mkdir(parents=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "none", folder / "be low"], capture_output=True)
-    need("mounts", None if not done.returncode else done.stderr.decode())
-    (folder / "be low/file").write_text("shared")
-    yield folder
-    subprocess.run(["umount", folder / "be low"], check=True)
+    with tmpfs(folder / "be low", "1m") as below:
+        (below / "file").write_text("shared")
+        yield folder
 
 
 READ_ONLY = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parts import spec
+from parts import need, spec
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.host.home import Home
@@ -58,8 +58,8 @@ def test_open_folders_that_plimsoll_created_are_closed(tmp_path: Path):
     assert modes(tmp_path) == dict.fromkeys(FOLDERS, 0o700)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
 def test_a_folder_of_another_user_is_refused(tmp_path: Path):
+    need("root", None if os.geteuid() == 0 else "only root can give a folder away")
     Home.open(tmp_path)
     os.chown(tmp_path / "layers", 12345, 12345)
     with pytest.raises(SandboxUnavailable, match="user 12345"):

@@ -5,13 +5,13 @@ import errno
 import os
 import resource
 import socket
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from parts import need, spec
+from mounts import mounted, resize, tmpfs
+from parts import spec
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
@@ -25,32 +25,14 @@ from plimsoll.testing.waiting import until
 Left = Callable[..., list[str]]
 
 
-def _mount(*words: str) -> None:
-    done = subprocess.run(["mount", *words], capture_output=True, text=True)
-    need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
-
-
 @pytest.fixture
-def unmount() -> Iterator[list[Path]]:
-    """Mount points to unmount after the test."""
-    points: list[Path] = []
-    yield points
-    for point in reversed(points):
-        subprocess.run(["umount", "-l", point], check=True)
-
-
-@pytest.fixture
-async def small(tmp_path: Path, unmount: list[Path]) -> AsyncIterator[LocalBackend]:
+async def small(tmp_path: Path) -> AsyncIterator[LocalBackend]:
     """A backend whose home has two megabytes left after its base."""
-    home = tmp_path / "small"
-    home.mkdir()
-    _mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", str(home))
-    unmount.append(home)
-    async with LocalBackend(LocalOptions(home=home)) as backend:
-        used = os.statvfs(home)
-        size = (used.f_blocks - used.f_bfree) * used.f_frsize + (2 << 20)
-        _mount("-o", f"remount,size={size}", str(home))
-        yield backend
+    with tmpfs(tmp_path / "small", "64m") as home:
+        async with LocalBackend(LocalOptions(home=home)) as backend:
+            used = os.statvfs(home)
+            resize(home, f"{(used.f_blocks - used.f_bfree) * used.f_frsize + (2 << 20)}")
+            yield backend
 
 
 async def test_a_full_disk_fails_the_command_and_is_a_clear_error(
@@ -73,17 +55,12 @@ async def test_a_full_disk_fails_the_command_and_is_a_clear_error(
     await again.close()
 
 
-async def test_no_room_for_the_base_is_one_clear_error_and_leaves_nothing(
-    tmp_path: Path, unmount: list[Path]
-):
-    home = tmp_path / "tiny"
-    home.mkdir()
-    _mount("-t", "tmpfs", "-o", "size=300k", "tmpfs", str(home))
-    unmount.append(home)
-    with pytest.raises(SandboxUnavailable, match=r"No space left.*PLIMSOLL_HOME"):
-        async with LocalBackend(LocalOptions(home=home)):
-            pass
-    assert list((home / "bases").iterdir()) == []
+async def test_no_room_for_the_base_is_one_clear_error_and_leaves_nothing(tmp_path: Path):
+    with tmpfs(tmp_path / "tiny", "300k") as home:
+        with pytest.raises(SandboxUnavailable, match=r"No space left.*PLIMSOLL_HOME"):
+            async with LocalBackend(LocalOptions(home=home)):
+                pass
+        assert list((home / "bases").iterdir()) == []
 
 
 async def test_no_room_at_all_leaves_nothing(small: LocalBackend, tmp_path: Path, left: Left):
@@ -96,19 +73,16 @@ async def test_no_room_at_all_leaves_nothing(small: LocalBackend, tmp_path: Path
     assert left(tmp_path / "small") == []
 
 
-async def test_a_home_without_overlay_support_is_one_clear_error(
-    tmp_path: Path, unmount: list[Path]
-):
-    for name in ("lower", "upper", "work", "home"):
+async def test_a_home_without_overlay_support_is_one_clear_error(tmp_path: Path):
+    for name in ("lower", "upper", "work"):
         (tmp_path / name).mkdir()
     options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    _mount("-t", "overlay", "-o", options, "overlay", str(tmp_path / "home"))
-    unmount.append(tmp_path / "home")
-    with pytest.raises(SandboxUnavailable, match="PLIMSOLL_HOME") as caught:
-        async with LocalBackend(LocalOptions(home=tmp_path / "home")):
-            pass
-    assert str(tmp_path / "home") in str(caught.value)
-    assert list((tmp_path / "home/sandboxes").iterdir()) == []
+    with mounted(tmp_path / "home", "-t", "overlay", "-o", options, "overlay") as home:
+        with pytest.raises(SandboxUnavailable, match="PLIMSOLL_HOME") as caught:
+            async with LocalBackend(LocalOptions(home=home)):
+                pass
+        assert str(home) in str(caught.value)
+        assert list((home / "sandboxes").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a b", "comma,colon:", "ünï", "quote'\"", "back\\slash"])
@@ -156,8 +130,7 @@ async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_le
     await until(lambda: left(home) == [])
     # Groups of other processes come and go; leftovers would stay.
     new = idle_groups() - groups
-    await asyncio.sleep(0.5)
-    assert new & idle_groups() == set()
+    await until(lambda: not new & idle_groups())
 
 
 async def test_a_folder_that_cannot_be_removed_without_descriptors_is_removed_later(

@@ -1,6 +1,7 @@
 """Disk usage of starting and closing local sandboxes, and the storage of their files."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mounts import ext4
 from parts import need, spec
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.host import removal_queue
@@ -67,26 +69,12 @@ asyncio.run(main())
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
     """Mount a new ext4 of 256 MB with the given features and options."""
-    need("root", None if os.geteuid() == 0 else "only root can mount")
-    mounted: list[Path] = []
+    with contextlib.ExitStack() as mounted:
 
-    def ext4(name: str, *features: str, options: str = "loop") -> Path:
-        mount_point, file = tmp_path / name, tmp_path / f"{name}.img"
-        mount_point.mkdir()
-        with file.open("wb") as image:
-            image.truncate(256 << 20)
-        for command in (
-            ["mkfs.ext4", "-q", "-F", *features, file],
-            ["mount", "-o", options, file, mount_point],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True)
-            need("mount", done.stderr.strip() or "it failed" if done.returncode else None)
-        mounted.append(mount_point)
-        return mount_point
+        def mount(name: str, *features: str, options: str = "loop") -> Path:
+            return mounted.enter_context(ext4(tmp_path / name, 256, *features, options=options))
 
-    yield ext4
-    for mount_point in mounted:
-        subprocess.run(["umount", "-l", mount_point], check=True)
+        yield mount
 
 
 async def _entered(backend: LocalBackend) -> tuple[LocalImage, LocalSandbox]:

@@ -87,6 +87,18 @@ def test_a_link_in_the_stream_is_not_followed(tmp_path: Path):
     assert (tmp_path / "out/sub/x").read_bytes() == b"in"
 
 
+@pytest.mark.parametrize("as_image", [False, True])
+def test_set_id_and_sticky_bits_are_dropped_unless_the_tree_is_an_image(
+    tmp_path: Path, as_image: bool
+):
+    """A program of an agent would run with the rights of the host's user, for everyone."""
+    stream = ROOT + b"d 7755 0 0 0 0 3 0\nsub" + b"f 6755 0 0 0 2 4 0\ntoolok" + END
+    _unpack(stream, tmp_path / "out", as_image=as_image)
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in (tmp_path / "out").iterdir()}
+    expected = {"sub": 0o7755, "tool": 0o6755} if as_image else {"sub": 0o755, "tool": 0o755}
+    assert modes == expected
+
+
 @pytest.mark.parametrize("to", [b"/etc", b"..", b"a/../..", b"\0", b"../x"])
 def test_a_link_that_leads_out_is_skipped_and_listed(tmp_path: Path, to: bytes):
     result = _unpack(ROOT + _record("l", b"link", to) + END, tmp_path / "out")

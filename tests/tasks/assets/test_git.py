@@ -5,8 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from parts import need
 from plimsoll.tasks.assets.asset import Request
 from plimsoll.tasks.assets.local_sources import LocalSources
 from plimsoll.tasks.fetches.fetch import Kind
@@ -86,8 +85,8 @@ def test_a_bundle_and_a_bare_repository_are_local_sources(repo, stage, tmp_path)
     assert len(outcome.assets.assets) == 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_repository_of_another_user_is_a_local_source(repo, stage):
+    need("root", None if os.geteuid() == 0 else "only root can give a file away")
     for path in (repo.path, repo.path / ".git"):
         os.chown(path, 65534, 65534)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parts import need
+from mounts import tmpfs
 from plimsoll.core.errors import AssetError
 from plimsoll.tasks.assets.asset import Request
 from plimsoll.tasks.assets.local_sources import LocalSources
@@ -163,12 +163,8 @@ def test_a_stager_killed_at_any_time_leaves_no_partial_asset(tmp_path, repo, fol
 @pytest.fixture
 def tiny(folder):
     """The assets folder on a file system of four megabytes."""
-    folder.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    done = subprocess.run(["mount", *options], capture_output=True, text=True)
-    need("mount", None if done.returncode == 0 else "a file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with tmpfs(folder, "4m"):
+        yield folder
 
 
 def test_a_full_disk_is_reported_and_the_old_state_remains(tmp_path, repo, stage, tiny):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from learner_parts import config, item, items, tokens
+from learner_parts import config, distance, flat, item, items, make_learner, tokens
 from tiny_model import make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -23,29 +23,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def make_learner(folder: Path, **values: Any) -> Learner:
-    return Learner(config(**{"learning_rate": 1e-4, **values}), folder, steps=20)
-
-
-def flat(learner: Learner) -> Tensor:
-    """A copy of all weights as one vector."""
-    return torch.cat([each.flatten() for each in learner.weights().tensors.values()]).clone()
-
-
 def run_step(
     folder: Path, samples: list[TrainingSample], **values: Any
 ) -> tuple[StepReport, Tensor]:
     learner = make_learner(folder, **values)
     return learner.step(samples), flat(learner)
-
-
-def distance(some: Tensor, others: Tensor) -> float:
-    """The distance of weights, relative to that of one step with the learning rate 1e-4.
-
-    The largest difference would not do: the first step of Adam follows the sign of a gradient,
-    however small the gradient is.
-    """
-    return float((some - others).norm() / (1e-4 * math.sqrt(len(some))))
 
 
 def from_formulas(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from learner_parts import config, item, items, save
+from learner_parts import flat, item, items, make_learner, save
 from tiny_model import make_model
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -19,20 +19,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import LlamaModel
 
 from plimsoll.core.errors import TrainingError, UsageError
-from plimsoll.training.learner.learner import Learner
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
-
-
-def make_learner(folder: Path, **values: Any) -> Learner:
-    return Learner(config(**{"learning_rate": 1e-4, **values}), folder, steps=20)
-
-
-def flat(learner: Learner) -> Tensor:
-    return torch.cat([each.flatten() for each in learner.weights().tensors.values()]).clone()
 
 
 def nan_samples() -> list:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from learner_parts import config, items, save
+from planted_code import Planted
 from safetensors import SafetensorError
 from tiny_model import make_model
 
@@ -120,6 +121,14 @@ def test_a_full_disk_is_reported_and_the_learner_stays_usable(folder: Path, tmp_
     other = make_learner(folder)
     other.load(tmp_path / "saved")
     assert same(learner, other)
+
+
+def test_code_in_a_checkpoint_is_not_executed(folder: Path, tmp_path: Path):
+    save(make_learner(folder), tmp_path / "saved")
+    torch.save({"steps": Planted(tmp_path / "planted")}, tmp_path / "saved/learner.pt")
+    with pytest.raises(TrainingError, match=r"learner\.pt cannot be read"):
+        make_learner(folder).load(tmp_path / "saved")
+    assert not (tmp_path / "planted").exists()
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "text"])

@@ -1,7 +1,7 @@
 """Parts of the tests of `OpenAIPolicy`: numbered weights, and requests to replicas."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from weight_stand_in import MARK, SGLangStandIn, StandIn, Token, VLLMStandIn, serving
 
 from plimsoll.core.versions import Version
+from plimsoll.testing.waiting import until
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 
@@ -24,7 +25,6 @@ __all__ = [
     "replicas",
     "running_policy",
     "speed_up",
-    "until",
     "weights_of",
 ]
 
@@ -84,14 +84,6 @@ async def running_policy(
         urls = [server.url for server in servers]
         async with OpenAIPolicy(urls, folder, **options) as policy:
             yield policy
-
-
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.002)
 
 
 def replicas(kind: str, count: int = 3) -> list[StandIn]:

@@ -252,7 +252,7 @@ def test_a_piece_of_several_lines_stays_one_event():
     ("kind", "code"),
     [("context_length", "context_length_exceeded"), ("budget", "context_length_exceeded")],
 )
-def test_a_conversation_that_is_too_long_has_the_known_code(kind: Any, code: str):
+def test_a_conversation_that_is_too_long_has_the_code_that_agents_recognize(kind: Any, code: str):
     error = json.loads(CHAT.refuse(Refusal(kind, "too long", param="messages")))["error"]
     assert error == {
         "message": "too long",

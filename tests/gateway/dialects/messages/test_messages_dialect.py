@@ -441,7 +441,7 @@ def test_a_prompt_that_fits_with_a_shorter_answer_reports_the_figures(server_mes
         ("the context is full", "prompt is too long: the context is full"),
     ],
 )
-def test_a_prompt_that_is_too_long_is_reported_in_the_known_words(
+def test_a_prompt_that_is_too_long_is_reported_in_words_that_agents_recognize(
     server_message: str, expected: str
 ):
     error = json.loads(MESSAGES.refuse(Refusal("context_length", server_message)))["error"]

@@ -430,7 +430,7 @@ def test_a_call_without_an_id_gets_one():
     assert item["call_id"]
 
 
-def test_a_failed_stream_reports_the_known_code():
+def test_a_failed_stream_reports_the_code_that_agents_recognize():
     for kind, code in (
         ("context_length", "context_length_exceeded"),
         ("budget", "context_length_exceeded"),

@@ -119,17 +119,17 @@ def test_a_key_that_occurs_twice_is_refused_with_its_line(path: Path):
 
 @pytest.mark.parametrize("text", ["[" * 300_000, "{a: " * 200_000, "- " * 300_000])
 def test_deep_nesting_is_refused_quickly(path: Path, text: str):
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(BuildError, match="more than 64 nested levels"):
         read(path, text)
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_aliases_are_not_expanded(path: Path):
     lines = [f"x-{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 200)]
-    started = time.monotonic()
+    started = time.process_time()
     read(path, "\n".join(["x-0: &a0 [y]", *lines, WEB]))
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_an_alias_of_itself_ends(path: Path):

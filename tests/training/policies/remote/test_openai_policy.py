@@ -17,7 +17,6 @@ from openai_parts import (
     replicas,
     running_policy,
     speed_up,
-    until,
     weights_of,
 )
 from weight_stand_in import Token, VLLMStandIn, serving
@@ -26,6 +25,7 @@ from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.gateway.completions import NoHistory, Request
 from plimsoll.gateway.upstreams.factory import make_upstream
 from plimsoll.gateway.upstreams.protocol import CallContext
+from plimsoll.testing.waiting import until
 from plimsoll.training.policies.protocol import Policy
 from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 

@@ -14,12 +14,12 @@ from openai_parts import (
     replicas,
     running_policy,
     speed_up,
-    until,
     weights_of,
 )
 from weight_stand_in import Fault, SGLangStandIn, StandIn, Token, VLLMStandIn, serving
 
 from plimsoll.core.errors import PolicyError
+from plimsoll.testing.waiting import until
 from plimsoll.training.policies.remote import openai_policy
 from plimsoll.training.policies.remote.openai_policy import OpenAIPolicy
 

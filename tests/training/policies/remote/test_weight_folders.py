@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from openai_parts import V, replicas, running_policy, until, weights_of
+from openai_parts import V, replicas, running_policy, weights_of
 from safetensors import safe_open
 from tiny_model import make_model
 from transformers import AutoModelForCausalLM, MixtralConfig
@@ -15,6 +15,7 @@ from weight_stand_in import StandIn, read_number
 
 from plimsoll.core.errors import PolicyError, UsageError
 from plimsoll.runs.files.directory import RunDirectory
+from plimsoll.testing.waiting import until
 from plimsoll.training.models import load_model, load_tokenizer
 from plimsoll.training.policies.protocol import Weights
 from plimsoll.training.policies.remote.protocol import Target
