@@ -22,11 +22,11 @@ import pathlib, signal, sys, time
 from plimsoll.runs import controller_process as control
 from plimsoll.runs.files.directory import RunDirectory
 
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append(time.monotonic()))
 control.claim(RunDirectory(pathlib.Path(sys.argv[1])))
 print("ready", flush=True)
-while len(told) < int(sys.argv[2]):
+while len(signals) < int(sys.argv[2]):
     time.sleep(0.01)
 time.sleep(float(sys.argv[3]))
 """

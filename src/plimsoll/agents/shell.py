@@ -1,4 +1,4 @@
-"""The built-in shell agent: a loop with one tool.
+"""The built-in shell agent: a loop with the tools `bash` and `submit`.
 
     ask the policy → run the commands of its answer → send their output → ask again
 

@@ -363,8 +363,8 @@ async def main():
     async with LocalBackend(LocalOptions(home=Path(sys.argv[1]))) as backend:
         image = await backend.build(ImageSource(reference="x"))
         labels = Labels("r", "t", this_process(), time.time() + 600)
-        wanted = SandboxSpec(labels, limits=Limits(memory_mb=100, cpus=1, pids=50))
-        many = [await backend.create(image, wanted) for _ in range(8)]
+        spec = SandboxSpec(labels, limits=Limits(memory_mb=100, cpus=1, pids=50))
+        many = [await backend.create(image, spec) for _ in range(8)]
         for one in many:
             await one.exec("sleep 4321 & setsid sleep 4321 & touch /x")
         running = [asyncio.create_task(s.exec("echo x > /y; sleep 4321")) for s in many]

@@ -67,6 +67,6 @@ def _check_installed() -> None:
     missing = [name for name in _TRAINING if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"training needs {', '.join(missing)}, which is not installed: "
+            f"training needs packages that are not installed ({', '.join(missing)}): "
             "pip install 'plimsoll-rl[train]'"
         )

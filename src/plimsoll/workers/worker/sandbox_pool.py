@@ -10,7 +10,7 @@ from plimsoll.sandboxes.protocol import Backend
 __all__ = ["make_pool", "measured", "reuse_of", "usual_reuse"]
 
 _FAST_BACKENDS = frozenset({"local"})
-"""Backends that start a sandbox in about 15 ms: prewarming would cost more than it saves."""
+"""Backends that start a sandbox in milliseconds: prewarming would cost more than it saves."""
 
 
 def usual_reuse(backend: str) -> Reuse:
