@@ -11,8 +11,8 @@ log = logging.getLogger(__name__)
 
 _END_SECONDS = 5.0
 MAX_CONNECTIONS = 512
-"""The limit of open ones. Each takes descriptors and memory of this process, and is free for its
-client."""
+"""The most open connections. Each costs this process descriptors and memory, and its client
+nothing."""
 
 
 class Connections:

@@ -201,8 +201,8 @@ class SandboxStatus:
     oom_kills: int | None = None
     """Processes killed by the kernel for lack of memory. None if unknown."""
     full_disk: FullDisk | None = None
-    """The disk of its host, if it was ever found full: by this call, or by the check once a second,
-    which also ran before the sandbox was started. `storage_mb` is not about the host's disk."""
+    """The disk of its host, if it was ever found full: by this call, or by the check that runs once
+    a second, also before the sandbox was started. A reached `storage_mb` is not a full disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,15 @@ async def test_an_impossible_command_fails_with_an_exit_code(start_fake, more):
     assert init.received_nothing()
 
 
+async def test_a_command_too_large_for_a_request_fails_with_an_exit_code(start_fake, monkeypatch):
+    monkeypatch.setattr(channel, "MAX_REQUEST", 1000)
+    init, _, sandbox = await start_fake()
+    done = await sandbox.exec(["echo", "x" * 1000])
+    assert done.exit_code == 126
+    assert "too large" in done.stderr.text
+    assert init.received_nothing()
+
+
 async def test_input_respects_the_credit(start_fake):
     init, _, sandbox = await start_fake()
     sent = bytes(range(256)) * 4096 + b"the rest"

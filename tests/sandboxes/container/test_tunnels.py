@@ -7,6 +7,7 @@ import pytest
 
 from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.permissions import NO_NETWORK
+from plimsoll.sandboxes import connections
 from plimsoll.sandboxes.container.frames import MAX_DATA, WINDOW, Kind, read_fields
 from plimsoll.testing.waiting import until
 
@@ -145,6 +146,19 @@ async def test_a_connection_to_a_closed_listener_is_closed(start_fake):
     assert await init.next() == (Kind.HANG_UP, number, b"")
     await _connected(init, number)
     assert await init.next() == (Kind.HANG_UP, FIRST, b"")
+
+
+async def test_a_connection_over_the_limit_is_closed_and_forgotten(start_fake, monkeypatch):
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    init, _, sandbox = await start_fake()
+    _, number = await _listening(init, sandbox, _echo)
+    await _connected(init, number)
+    for tunnel in (FIRST + 1, FIRST + 2):
+        await _connected(init, number, tunnel)
+        assert await init.next() == (Kind.HANG_UP, tunnel, b"")
+    assert list(sandbox._channel._tunnels) == [FIRST]
+    init.send(Kind.OUT, FIRST, b"hi")
+    assert await init.next() == (Kind.DATA, FIRST, b"hi")
 
 
 async def test_data_after_the_end_is_a_protocol_error(start_fake):

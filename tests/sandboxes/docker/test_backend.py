@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from docker_calls import kill, running_containers
 from parts import spec as plain_spec
 from plimsoll.core.errors import SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.ids import Labels, Owner, short_id
@@ -119,8 +120,8 @@ async def test_a_container_killed_or_removed_from_outside_is_reported(
     docker: DockerBackend, image: Image
 ):
     ends: dict[str, Callable[[str], Awaitable[object]]] = {
-        "killed from outside": docker.daemon.kill,
-        "stopped from outside": lambda name: docker.daemon.kill(name, "TERM"),
+        "killed from outside": lambda name: kill(docker.daemon, name),
+        "stopped from outside": lambda name: kill(docker.daemon, name, "TERM"),
         "removed|killed from outside": docker.daemon.remove,
     }
     for words, end in ends.items():
@@ -203,7 +204,7 @@ async def test_containers_of_a_killed_process_end_at_once_and_are_reaped(
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
     deadline = time.monotonic() + 30
-    while await daemon.containers(f"plimsoll.run={RUN}", all=False):
+    while await running_containers(daemon, f"plimsoll.run={RUN}"):
         assert time.monotonic() < deadline, "the containers still run"
         await asyncio.sleep(0.1)
     async with DockerBackend(DockerOptions(host=docker_daemon)):

@@ -1,4 +1,4 @@
-"""The objects of Plimsoll on a Docker daemon, and which of them are reaped."""
+"""The resources of Plimsoll on a Docker daemon, and which of them are reaped."""
 
 import asyncio
 import io
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from docker_calls import exit_code, kill
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, Owner, short_id
 from plimsoll.runs.cleanup import BackendItems, Inventories, choose_all, choose_run
@@ -144,8 +145,8 @@ async def test_an_exited_sandbox_of_another_host_is_reaped_and_a_service_is_not(
         service = await bench.container(ELSEWHERE, seconds=month)
         await bench.daemon.start(service)
         for one in (ended.id, service):
-            await bench.daemon.kill(one)
-            await bench.daemon.wait(one, 30)
+            await kill(bench.daemon, one)
+            await exit_code(bench.daemon, one, 30)
         items = {item.name: item for item in await bench.mine()}
         assert abs((items[ended.id].ended or 0) - time.time()) < 600
         assert [name for name, item in items.items() if item.ended is not None] == [ended.id]

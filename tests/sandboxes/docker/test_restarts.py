@@ -5,20 +5,24 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from aiohttp import web
 
 from parts import spec
 from plimsoll.core.errors import SandboxUnavailable
+from plimsoll.core.ids import Labels, short_id
+from plimsoll.core.permissions import PUBLIC
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
-from plimsoll.sandboxes.docker.daemon.errors import DaemonError
+from plimsoll.sandboxes.docker.daemon.errors import DaemonError, DaemonUnreachable
 from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.network.run_networks import remove_network
+from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.protocol import ImageSource
@@ -74,6 +78,30 @@ async def test_starts_wait_for_a_restarting_daemon(dockerd: Dockerd, reuse: Reus
         await again.close()
     async with Daemon(find_endpoint(dockerd.url, None, {})) as daemon:
         assert await daemon.containers("plimsoll.run=test") == []
+
+
+async def test_a_start_refused_by_a_daemon_that_shuts_down_is_repeated(
+    docker_daemon: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The daemon answers one call with an error, and is back two seconds later."""
+    stream, back_at = Daemon.stream, 0.0
+
+    def shutting_down(daemon: Daemon, method: str, path: str, *args: Any, **more: Any):
+        nonlocal back_at
+        if not back_at and path == "/networks":
+            back_at = time.monotonic() + 2
+            raise DaemonError("the daemon is shutting down", 500, "shutting down")
+        if time.monotonic() < back_at:
+            raise DaemonUnreachable("the daemon restarts")
+        return stream(daemon, method, path, *args, **more)
+
+    labels = Labels(f"restart-{short_id()}", "a.1", this_process(), time.time() + 600)
+    async with DockerBackend(DockerOptions(host=docker_daemon)) as backend:
+        image = await backend.build(ImageSource(reference="debian:12"))
+        monkeypatch.setattr(Daemon, "stream", shutting_down)
+        sandbox = await backend.create(image, replace(spec(network=PUBLIC), labels=labels))
+        assert time.monotonic() >= back_at > 0
+        assert (await sandbox.exec("echo on")).stdout.text == "on\n"
 
 
 async def _first_container(daemon: Daemon) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from docker_calls import running_containers
 from parts import need, spec, why_no_compose
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
@@ -27,7 +28,7 @@ class _Container(msgspec.Struct, rename="pascal"):
 
 
 async def _runtimes(daemon: Daemon, run: str) -> list[str]:
-    rows = await daemon.containers(f"plimsoll.run={run}", all=False)
+    rows = await running_containers(daemon, f"plimsoll.run={run}")
     raw = [await daemon.call("GET", f"/containers/{row.id}/json", "inspect") for row in rows]
     return [msgspec.json.decode(one, type=_Container).host_config.runtime for one in raw]
 

@@ -17,8 +17,10 @@ from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.local.channel import Channel
 from plimsoll.sandboxes.local.host import resources
+from plimsoll.sandboxes.local.host.cgroups import Cgroup
 from plimsoll.sandboxes.local.host.removal_queue import RemovalQueue
 from plimsoll.sandboxes.local.host.resources import HostResources
+from plimsoll.sandboxes.local.sandbox import LocalSandbox
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource
 from plimsoll.testing.waiting import until
 
@@ -133,6 +135,45 @@ async def test_without_free_descriptors_there_is_a_clear_error_and_nothing_is_le
     await until(lambda: not new & idle_groups())
 
 
+async def test_a_command_without_free_descriptors_is_a_clear_error_and_leaves_none_open(
+    backend: Backend, image: Image, monkeypatch: pytest.MonkeyPatch
+):
+    made = await backend.create(image, spec())
+    before = _descriptors()
+    pipe2, pipes = os.pipe2, iter([True, False])
+
+    def exhausted(flags: int) -> tuple[int, int]:
+        if not next(pipes):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return pipe2(flags)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pipe2", exhausted)
+        with pytest.raises(SandboxUnavailable, match="could not be started: Too many open files"):
+            await made.exec(["cat"], stdin=b"input")
+    await until(lambda: _descriptors() == before)
+    assert (await made.exec(["cat"], stdin=b"input")).stdout.text == "input"
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_the_number_of_processes_is_unknown_if_init_cannot_count_them(
+    backend: Backend, image: Image, monkeypatch: pytest.MonkeyPatch
+):
+    made = await backend.create(image, spec())
+    assert isinstance(made, LocalSandbox)
+
+    async def ask(*_: object) -> dict[str, object]:
+        return {"error": "OSError: [Errno 23] Too many open files in system: '/proc'"}
+
+    monkeypatch.setattr(made, "_ask", ask)
+    status = await made.status()
+    assert status.alive
+    assert status.processes is None
+
+
 async def test_a_folder_that_cannot_be_removed_without_descriptors_is_removed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -149,7 +190,7 @@ async def test_a_folder_that_cannot_be_removed_without_descriptors_is_removed_la
     (folder / "upper").mkdir(parents=True)
     ours, theirs = socket.socketpair()
     theirs.close()  # the sandbox ended without a word
-    held = HostResources(folder, this_process(), None, ours, removals)
+    held = HostResources(folder, this_process(), Cgroup({}), ours, removals)
     with pytest.raises(OSError, match="Too many open files"):
         await held.release()
     await removals.close()
@@ -173,7 +214,9 @@ async def test_a_strict_umask_does_not_close_the_sandbox_to_other_users(home: Pa
     assert done.ok, done.stderr.text
 
 
-@pytest.mark.parametrize("garbage", [b"{", b"\xff\xfe", b"[]", b"1", b"null", b"x" * 60000])
+@pytest.mark.parametrize(
+    "garbage", [b"{", b"\xff\xfe", b"[]", b"1", b"null", b"x" * 60000, b"[" * 60000]
+)
 async def test_garbage_on_the_channel_ends_every_wait(garbage: bytes):
     problems: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))

@@ -65,6 +65,16 @@ asyncio.run(main())
 """
 """A process that is interrupted while folders of closed sandboxes are queued for removal."""
 
+EMPTY_SOURCE = """
+import sys
+from pathlib import Path
+from plimsoll.sandboxes.local.host.ext4 import find_file_system
+from plimsoll.sandboxes.local.inside.syscalls import mount
+
+mount("", sys.argv[1], "tmpfs", 0)
+print(find_file_system(Path(sys.argv[1])).kind)
+"""
+
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
@@ -153,6 +163,13 @@ def test_a_file_system_without_the_flag_is_not_changed():
     assert spread_over_block_groups(shm) is False
 
 
+def test_a_mount_with_an_empty_source_is_read(tmp_path: Path):
+    need("root", None if os.geteuid() == 0 else "only root can mount")
+    command = ["unshare", "--mount", sys.executable, "-c", EMPTY_SOURCE, tmp_path]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("tmpfs\n", "")
+
+
 async def test_a_slow_home_is_warned_about_once_and_only_for_files_on_its_disk(
     mount: Mount,
 ):
@@ -235,7 +252,7 @@ async def test_a_long_removal_queue_causes_backpressure(
     for _ in range(2):
         await (await backend.create(image, spec())).close()
     closing = asyncio.create_task((await backend.create(image, spec())).close())
-    await until(lambda: backend._removals.backlog == 3)
+    await until(lambda: len(backend._removals._queued) == 3)
     assert not (await asyncio.wait([closing], timeout=0.2))[0]
     held.set()
     await asyncio.wait_for(closing, 60)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from parts import spec
+from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.permissions import NO_NETWORK, PUBLIC
 from plimsoll.sandboxes.pool import pool as pool_module
 from plimsoll.sandboxes.pool import reset
@@ -15,7 +16,7 @@ from plimsoll.sandboxes.pool.options import PoolOptions, Reuse
 from plimsoll.sandboxes.pool.pool import Pool
 from plimsoll.sandboxes.pool.stock import PooledSandbox
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Sandbox, SandboxStatus
-from plimsoll.testing.faults import FaultyBackend
+from plimsoll.testing.faults import FaultyBackend, ResettableSandbox
 from plimsoll.testing.waiting import until
 
 DEBIAN = ImageSource(reference="debian:12")
@@ -278,6 +279,60 @@ async def test_sandboxes_with_services_are_used_once(
     pool.expect(source, spec(), 3)
     assert len({await use(pool, image) for _ in range(3)}) == 3
     assert faulty.resets == 0
+
+
+async def test_a_sandbox_whose_baseline_fails_is_used_once_if_it_is_alive(
+    faulty: FaultyBackend, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
+):
+    async def baseline(_: object) -> int:
+        raise SandboxUnavailable("the manifest cannot be kept")
+
+    monkeypatch.setattr(ResettableSandbox, "baseline", baseline)
+    pool.expect(DEBIAN, spec(), 2)
+    assert len({await use(pool, image) for _ in range(2)}) == 2
+    assert faulty.resets == 0
+    assert any("used once, not reset: the manifest" in warning for warning in pool.warnings)
+
+
+async def test_a_start_is_repeated_if_the_sandbox_dies_before_its_baseline(
+    faulty: FaultyBackend, pool: Pool, image: Image, monkeypatch: pytest.MonkeyPatch
+):
+    take, dying = ResettableSandbox.baseline, [True]
+
+    async def baseline(sandbox: ResettableSandbox) -> int:
+        if dying:
+            dying.clear()
+            await sandbox._sandbox.close()
+            raise SandboxUnavailable("it died")
+        return await take(sandbox)
+
+    monkeypatch.setattr(ResettableSandbox, "baseline", baseline)
+    lease = await pool.create(image, spec())
+    assert (await lease.exec(["true"])).ok
+    assert len(faulty.started) == 2
+
+
+async def test_a_sandbox_whose_baseline_is_taken_counts_once(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+):
+    go_on = asyncio.Event()
+
+    async def baseline(_: object) -> int:
+        await go_on.wait()
+        return 1
+
+    monkeypatch.setattr(ResettableSandbox, "baseline", baseline)
+    monkeypatch.setattr(reset, "_RESET_SECONDS", 600.0)
+    faulty = FaultyBackend(backend, resettable=True)
+    async with Pool(faulty, PoolOptions(concurrency=1, reuse=Reuse.RESET, ahead=2)) as pool:
+        image = await pool.build(DEBIAN)
+        pool.expect(DEBIAN, spec(), 4)
+        await until(lambda: len(faulty.alive) == 2)
+        leasing = asyncio.create_task(pool.create(image, spec()))
+        await until(lambda: len(faulty.alive) == 3)
+        go_on.set()
+        await leasing
+        assert faulty.max_alive == 3
 
 
 async def test_leaving_the_pool_during_a_reset_leaves_nothing(faulty: FaultyBackend):

@@ -149,7 +149,7 @@ class Channel:
         self._last_number = 0
         self._requests: dict[int, Request] = {}
         self._tunnels: dict[int, TunnelEnd] = {}
-        self._listeners: dict[int, Callable[[int], TunnelEnd]] = {}
+        self._listeners: dict[int, Callable[[int], None]] = {}
         self._outgoing: deque[bytes | memoryview] = deque()
         self._stderr = b""
         self._gone: str | None = None
@@ -193,18 +193,25 @@ class Channel:
         if self._writing is None:
             self._writing = self._loop.create_task(self._write_all())
 
-    def accept(self, listening: int, accept: Callable[[int], TunnelEnd]) -> None:
-        """Receive the connections of a listening socket, given the number of its request."""
-        self._listeners[listening] = accept
+    def accept(self, listening: int, on_connect: Callable[[int], None]) -> None:
+        """Receive the connections of a listening socket, given the number of its request.
+
+        `on_connect` gets the number of each new tunnel, and opens or closes it.
+        """
+        self._listeners[listening] = on_connect
 
     def stop_accepting(self, listening: int) -> None:
         if self._listeners.pop(listening, None) is not None:
             self.send(Kind.HANG_UP, listening)
 
-    def close_tunnel(self, tunnel: int) -> None:
+    def open_tunnel(self, number: int, end: TunnelEnd) -> None:
+        """Pass the data of a tunnel to `end` from now on."""
+        self._tunnels[number] = end
+
+    def close_tunnel(self, number: int) -> None:
         """Close a tunnel; data that still arrives is dropped."""
-        if self._tunnels.pop(tunnel, None) is not None:
-            self.send(Kind.HANG_UP, tunnel)
+        if self._tunnels.pop(number, None) is not None:
+            self.send(Kind.HANG_UP, number)
 
     async def _write_all(self) -> None:
         try:
@@ -278,13 +285,13 @@ class Channel:
         if number < FIRST_TUNNEL or number in self._tunnels or len(fields) != 1:
             raise FrameError("an invalid connection")
         try:
-            accept = self._listeners.get(int(fields[0]))
+            on_connect = self._listeners.get(int(fields[0]))
         except ValueError:
             raise FrameError("a connection to an invalid listener") from None
-        if accept is None:  # the listener was closed meanwhile
+        if on_connect is None:  # the listener was closed meanwhile
             self.send(Kind.HANG_UP, number)
         else:
-            self._tunnels[number] = accept(number)
+            on_connect(number)
 
     def _on_ready(self, payload: bytes) -> None:
         fields = read_fields(payload)

@@ -82,12 +82,12 @@ async def run_command(
     started = time.monotonic()
     output = _Output(keep, on_output)
     try:
-        fields = command.fields()
+        request = channel.request(Kind.EXEC, command.fields(), output.add)
     except ValueError as error:  # reported like a program that cannot be executed
         output.add(Kind.ERR, f"plimsoll: {error}\n".encode("utf-8", "backslashreplace"))
         end, timed_out = RequestEnd(exit=_CANNOT_RUN), False
     else:
-        output.request = request = channel.request(Kind.EXEC, fields, output.add)
+        output.request = request
         end, timed_out = await _wait_for_end(channel, request, stdin, timeout)
     if output.fault is not None:
         raise output.fault

@@ -141,7 +141,6 @@ class RequestEnd:
     port: int | None = None
     entries: int | None = None
     doubt: str = ""
-    removed: int = 0
 
 
 _TEXTS = frozenset({"error", "nouser", "doubt"})

@@ -197,16 +197,17 @@ class Listener:
         self.port = 0
         channel.accept(number, self._accept)
 
-    def _accept(self, number: int) -> Tunnel:
+    def _accept(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         tunnel = Tunnel(self._channel, number, self.port)
+        # First, because a connection over the limit is closed at once.
+        self._channel.open_tunnel(number, tunnel)
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         tunnel.set_protocol(protocol)
         protocol.connection_made(tunnel)
         writer = asyncio.StreamWriter(tunnel, protocol, reader, loop)
         self._connections.start(reader, writer)
-        return tunnel
 
     async def close(self) -> None:
         self._channel.stop_accepting(self._number)

@@ -23,18 +23,19 @@ from plimsoll.sandboxes.docker.compose.project import ComposeProject, ComposeSan
 from plimsoll.sandboxes.docker.container_spec import NO_NETWORK_MODE, ContainerSpec, limits_config
 from plimsoll.sandboxes.docker.daemon.api import Daemon, watch_daemon
 from plimsoll.sandboxes.docker.daemon.errors import (
+    DaemonError,
     DaemonUnreachable,
     ResourceRemoved,
     full_disk_error,
 )
 from plimsoll.sandboxes.docker.docker_container import DockerContainer
 from plimsoll.sandboxes.docker.files.host_files import HostFiles
+from plimsoll.sandboxes.docker.host_locks import HostLocks
 from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore
 from plimsoll.sandboxes.docker.images.pruning import prune_images
 from plimsoll.sandboxes.docker.inventory import DockerInventory
 from plimsoll.sandboxes.docker.network.run_networks import RunNetworks, name_servers
 from plimsoll.sandboxes.docker.options import DockerOptions
-from plimsoll.sandboxes.docker.single_flight import HostLocks
 from plimsoll.sandboxes.host.disk_space import Disk, watch_disk
 from plimsoll.sandboxes.host.locks import remove_stale_locks
 from plimsoll.sandboxes.host.owners import this_process
@@ -116,7 +117,7 @@ class DockerBackend:
         await self._start_probe()
         await asyncio.wait([reaping])
         if (error := reaping.exception()) is not None:
-            self._warn(f"the remains of dead runs could not be removed from the daemon: {error}")
+            self._warn(f"leftovers of dead runs could not be removed from the daemon: {error}")
         await self._stack.enter_async_context(Reaper(inventory))
         await self._stack.enter_async_context(watch_disk(self._check_disk))
         for work in (
@@ -242,7 +243,7 @@ class DockerBackend:
         while True:
             try:
                 return await work()
-            except (SandboxUnavailable, BuildError) as error:
+            except (SandboxUnavailable, BuildError, DaemonError) as error:
                 deadline = deadline or time.monotonic() + self._options.wait_seconds
                 if isinstance(error, ResourceRemoved):
                     self._forget(error)

@@ -1,4 +1,4 @@
-"""The objects that Plimsoll created on a Docker daemon, from any host.
+"""The resources that Plimsoll created on a Docker daemon, from any host.
 
 Containers and images inherit the labels of their image. A container that someone starts from an
 image of Plimsoll has exactly the image's labels, so it differs from a sandbox, whose labels
@@ -39,7 +39,7 @@ _NETWORK_SECONDS = 2.0
 ImageLabels = Mapping[str, Labels | None]
 """The labels of images by id."""
 Users = Mapping[tuple[str, str], tuple[str, ...]]
-"""The users of an object, by its kind and id."""
+"""The users of a resource, by its kind and id."""
 
 
 class DockerInventory:
@@ -67,7 +67,7 @@ class DockerInventory:
         images, networks, volumes = await asyncio.gather(
             daemon.images(OWNER_LABEL), daemon.networks(OWNER_LABEL), daemon.volumes(OWNER_LABEL)
         )
-        # Containers are listed last, so that new users of the objects above are seen.
+        # Containers are listed last, so that new users of the resources above are seen.
         containers = await daemon.containers()
         image_labels = {image.id: from_docker(image.labels) for image in images}
         users = _users(containers, image_labels)
@@ -91,16 +91,16 @@ class DockerInventory:
                 exit_times[row.id] = when
         return exit_times
 
-    async def remove(self, item: Resource) -> None:
-        match item.kind:
+    async def remove(self, resource: Resource) -> None:
+        match resource.kind:
             case "sandbox":
-                await self._remove_container(item.id)
+                await self._remove_container(resource.id)
             case "network":
-                await self._remove_network(item.id)
+                await self._remove_network(resource.id)
             case "volume":
-                await self._daemon.remove_volume(item.id)
+                await self._daemon.remove_volume(resource.id)
             case "image":
-                await self._remove_image(item.id)
+                await self._remove_image(resource.id)
 
     async def _remove_container(self, container: str) -> None:
         """Remove a container; another process may be removing it at the same time."""

@@ -1,4 +1,4 @@
-"""Labels on every object that Plimsoll creates on a daemon, formatted and parsed."""
+"""Labels on every resource that Plimsoll creates on a daemon, formatted and parsed."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,9 @@ TICKET = "plimsoll.ticket"
 OWNER = "plimsoll.owner"
 EXPIRES = "plimsoll.expires"
 SHARED = "plimsoll.shared"
-"""Set on objects that serve many runs, such as images: they outlive their owner until expiry."""
+"""Set on resources that serve many runs, such as images: they outlive their owner until expiry."""
 OWNER_LABEL = OWNER
-"""Every object with this label was created by Plimsoll."""
+"""Every resource with this label was created by Plimsoll."""
 
 
 def to_docker(labels: Labels, *, shared: bool = False) -> dict[str, str]:

@@ -31,8 +31,8 @@ _LOW_PART, _LOW_MAX = 20, 2 << 30
 """The disk is low on space below a twentieth of its size, and below 2 GB."""
 _PERIOD = 1.0
 _UNUSABLE_PART, _UNUSABLE_MAX = 50, 256 << 20
-"""Of the blocks that ext4 reports as free, nobody can use up to a fiftieth of the disk, and no more
-than this even with the largest common block size."""
+"""Some blocks that ext4 reports as free cannot be used by anyone: at most a fiftieth of the disk,
+and at most this many bytes with the largest common block size."""
 
 
 @dataclass(frozen=True, slots=True)

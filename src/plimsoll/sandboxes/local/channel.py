@@ -60,25 +60,30 @@ class Channel:
                 data, fds = wire.receive_fds(self._end, 1, wire.REPLY_BYTES)
                 if not data:
                     break
-                self._receive(json.loads(data), fds)
+                self._receive(data, fds)
         except BlockingIOError:
             return
         except OSError as error:
             self.close(f"the sandbox is gone: {error.strerror}")
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, RecursionError):
             self.close("the sandbox's init sent an invalid reply")
         else:
             self.close("the sandbox's init died")
 
-    def _receive(self, reply: object, fds: list[int]) -> None:
-        if not isinstance(reply, dict):
-            raise ValueError("a reply must be an object")
-        fields = cast(dict[str, Any], reply)
-        fields.pop("fd", None)  # only a descriptor that was received counts
-        if fds:
-            fields["fd"] = fds[0]
-        if not self._deliver(fields) and fds:
-            os.close(fds[0])
+    def _receive(self, data: bytes, fds: list[int]) -> None:
+        delivered = False
+        try:
+            reply = json.loads(data)
+            if not isinstance(reply, dict):
+                raise ValueError("a reply must be an object")
+            fields = cast(dict[str, Any], reply)
+            fields.pop("fd", None)  # only a descriptor that was received counts
+            if fds:
+                fields["fd"] = fds[0]
+            delivered = self._deliver(fields)
+        finally:
+            if fds and not delivered:
+                os.close(fds[0])
 
     def _deliver(self, reply: dict[str, Any]) -> bool:
         """Set the result of the pending request. False if nobody waits for the reply."""

@@ -114,7 +114,7 @@ def _incomplete_folder(kind: ResourceKind, folder: Path) -> Resource | None:
     owner = staging_owner(folder)
     expires = created + (_UNOWNED_SECONDS if owner is None else _OWNED_SECONDS)
     labels = Labels("", "", owner or Owner("", 0, ""), expires)
-    return Resource(kind, sandbox_id(folder), labels, state="half made", created=created)
+    return Resource(kind, sandbox_id(folder), labels, state="incomplete", created=created)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -135,17 +135,23 @@ class LocalSandbox:
             "stdin": bool(stdin),
         }
         started = time.monotonic()
-        out, err = OutputReader("stdout", keep, on_output), OutputReader("stderr", keep, on_output)
-        self._readers = {reader for reader in self._readers if reader.open} | {out, err}
-        source = [_as_file(stdin)] if stdin else []
-        try:
-            fds = [*source, out.write_end, err.write_end]
+        fds: list[int] = []
+        with contextlib.ExitStack() as sent:  # the descriptors are the sandbox's alone
+            try:
+                if stdin:
+                    fds.append(_as_file(stdin))
+                    sent.callback(os.close, fds[-1])
+                out = OutputReader("stdout", keep, on_output)
+                sent.callback(out.close_write_end)
+                err = OutputReader("stderr", keep, on_output)
+                sent.callback(err.close_write_end)
+            except OSError as error:
+                raise SandboxUnavailable(
+                    f"a command could not be started: {error.strerror}"
+                ) from None
+            self._readers = {reader for reader in self._readers if reader.open} | {out, err}
+            fds += (out.write_end, err.write_end)
             number, reply = await self._channel.send("exec", fds, **request)
-        finally:
-            for descriptor in source:
-                os.close(descriptor)
-            out.close_write_end()
-            err.close_write_end()
         try:
             reply_fields, timed_out = await self._wait_for_end(number, reply, timeout)
         finally:
@@ -297,7 +303,7 @@ class LocalSandbox:
             answer = await self._ask("count", _ANSWER_SECONDS)
         except SandboxUnavailable as error:
             return replace(status, alive=False, reason=str(error))
-        return replace(status, processes=int(answer["count"]))
+        return replace(status, processes=answer.get("count"))
 
     async def _ask(self, op: str, seconds: float, **fields: object) -> dict[str, Any]:
         """Send a request that init answers soon. A sandbox that does not answer is closed."""
@@ -339,8 +345,12 @@ class LocalSandbox:
 def _as_file(data: bytes) -> int:
     """A descriptor from which `data` can be read."""
     descriptor = os.memfd_create("plimsoll-stdin", os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor

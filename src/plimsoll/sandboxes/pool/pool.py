@@ -331,6 +331,7 @@ class Pool:
             self._start_refused(key_stock, error)
         else:
             key_stock.start_succeeded()
+            pooled.starting = False
             self._offer(pooled)
         finally:
             key_stock.starting -= 1

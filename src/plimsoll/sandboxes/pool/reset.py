@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import TypeGuard
 
-from plimsoll.core.errors import PlimsollError, SandboxUnsupported
+from plimsoll.core.errors import PlimsollError, SandboxUnavailable, SandboxUnsupported
 from plimsoll.core.permissions import NetworkPolicy
 from plimsoll.sandboxes.pool.lease import Lease
 from plimsoll.sandboxes.protocol import Resettable, Sandbox
@@ -23,7 +23,10 @@ def _is_resettable(sandbox: Sandbox) -> TypeGuard[Resettable]:
 
 
 async def take_baseline(sandbox: Sandbox) -> str:
-    """Take the baseline of a new sandbox. Returns why it cannot be reset; "" if it can."""
+    """Take the baseline of a new sandbox. Returns why it cannot be reset; "" if it can.
+
+    Raises `SandboxUnavailable` if the sandbox died.
+    """
     if not _is_resettable(sandbox):
         return "its backend has no reset"
     try:
@@ -32,6 +35,10 @@ async def take_baseline(sandbox: Sandbox) -> str:
     except TimeoutError:
         return f"its baseline took longer than {_RESET_SECONDS:g} s"
     except SandboxUnsupported as error:
+        return str(error)
+    except SandboxUnavailable as error:
+        if await liveness_error(sandbox):
+            raise
         return str(error)
     return ""
 
@@ -72,7 +79,7 @@ async def _reset_sandbox(lease: Lease, network: NetworkPolicy) -> str:
 
 
 async def liveness_error(sandbox: Sandbox) -> str:
-    """Why a warm sandbox cannot be leased; "" if it can."""
+    """Why an idle sandbox cannot be used; "" if it can."""
     try:
         async with asyncio.timeout(_STATUS_SECONDS):
             status = await sandbox.status()

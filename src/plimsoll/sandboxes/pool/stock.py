@@ -31,6 +31,8 @@ class PooledSandbox:
     uses: int = 0
     oom_kills: int = 0
     """OOM kills before its current use."""
+    starting: bool = True
+    """Whether it is counted in `KeyStock.starting`: its baseline is not taken yet."""
     closing: bool = False
 
 
@@ -156,7 +158,8 @@ class Stock:
     @property
     def count(self) -> int:
         """The number of sandboxes that exist or are starting."""
-        return len(self._alive) + sum(key_stock.starting for key_stock in self.by_key.values())
+        starting = sum(key_stock.starting for key_stock in self.by_key.values())
+        return starting + sum(not pooled.starting for pooled in self._alive)
 
     @property
     def can_prewarm(self) -> bool:
@@ -187,7 +190,7 @@ class Stock:
     def close(self, pooled: PooledSandbox) -> None:
         """Close a sandbox in the background; no trial waits for its removal."""
         if not pooled.closing:
-            pooled.closing = True
+            pooled.closing, pooled.starting = True, False
             self._closing.start(self._remove(pooled))
 
     async def _remove(self, pooled: PooledSandbox) -> None:

@@ -106,7 +106,7 @@ def test_a_file_of_variables_outside_of_the_folder_is_refused_before_compose_rea
 
 def test_a_key_that_is_no_text_is_refused(path: Path):
     for key in ("? {a: b}\n: c", "? [include]\n: c", "!other include: c"):
-        with pytest.raises(SandboxUnsupported, match=r":1: a key with a tag or that is no text"):
+        with pytest.raises(SandboxUnsupported, match=r":1: keys must be plain text without a tag"):
             read(path, f"{key}\n{WEB}")
 
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import aiodocker.ssh
 import pytest
 
+from docker_calls import exit_code, kill
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.sandboxes.docker.daemon import api as daemon_module
@@ -60,9 +61,9 @@ async def test_a_container_echoes_over_an_attached_stream_and_is_removed(
     assert seen.state.running
     assert from_docker(seen.config.labels) == from_docker(LABELS)
     assert container in [row.id for row in await daemon.containers("plimsoll.run=daemon-test")]
-    await daemon.kill(container)
+    await kill(daemon, container)
     assert await stream.read() is None
-    assert await daemon.wait(container, 10) == 137
+    assert await exit_code(daemon, container, 10) == 137
     with pytest.raises(SandboxUnavailable, match="has ended"):
         for _ in range(100):  # the first writes may still succeed
             await stream.write(b"more")
@@ -92,7 +93,7 @@ async def test_closing_the_attached_stream_ends_the_process_that_reads_it(
     stream = await daemon.attach(container)
     await daemon.start(container)
     await stream.close()
-    assert await daemon.wait(container, 10) == 0
+    assert await exit_code(daemon, container, 10) == 0
 
 
 async def test_files_are_copied_to_and_from_a_container_that_never_ran(
@@ -158,7 +159,7 @@ async def test_a_refused_call_is_an_error_with_the_daemons_message(daemon: Daemo
         await daemon.create_container({"Image": "no-such-image:1"}, f"x{short_id()}")
     assert caught.value.status == 404
     with pytest.raises(DaemonError) as caught:
-        await daemon.kill(container)
+        await kill(daemon, container)
     assert caught.value.status == 409
     with pytest.raises(DaemonError, match="attach to a container: No such container"):
         await daemon.attach("nosuchcontainer")
@@ -271,7 +272,7 @@ async def test_a_daemon_that_dies_ends_streams_and_calls(dockerd):
         made = await daemon.create_container(config("cat"), f"plimsoll-test-{short_id()}")
         stream = await daemon.attach(made)
         await daemon.start(made)
-        waiting = asyncio.create_task(daemon.wait(made, 600))
+        waiting = asyncio.create_task(exit_code(daemon, made, 600))
         await asyncio.sleep(0.2)
         dockerd.signal(signal.SIGKILL)
         async with asyncio.timeout(60):

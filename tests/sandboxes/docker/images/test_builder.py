@@ -16,12 +16,12 @@ from parts import need
 from plimsoll.core.errors import BuildError
 from plimsoll.core.ids import short_id
 from plimsoll.sandboxes.docker.daemon.api import Daemon
+from plimsoll.sandboxes.docker.host_locks import HostLocks
 from plimsoll.sandboxes.docker.images.build_input import BUILD_LABEL
 from plimsoll.sandboxes.docker.images.build_methods import has_buildx
 from plimsoll.sandboxes.docker.images.builder import BuildRequest
 from plimsoll.sandboxes.docker.images.image_store import DockerImage, ImageStore
 from plimsoll.sandboxes.docker.labels import from_docker, is_shared
-from plimsoll.sandboxes.docker.single_flight import HostLocks
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import ImageSource, Mount, OnOutput, Supplies
 from plimsoll.testing.waiting import until
@@ -162,7 +162,7 @@ from pathlib import Path
 from plimsoll.sandboxes.docker.daemon.endpoint import find_endpoint
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.images.image_store import ImageStore
-from plimsoll.sandboxes.docker.single_flight import HostLocks
+from plimsoll.sandboxes.docker.host_locks import HostLocks
 from plimsoll.sandboxes.protocol import ImageSource
 
 async def main(url, home, context):

@@ -47,6 +47,8 @@ async def test_a_missing_image_is_reported_with_the_remedy(images: ImageStore):
     with pytest.raises(BuildError, match="does not have the image registry") as caught:
         await images.build(ImageSource(reference=name))
     assert f"docker pull {name}" in str(caught.value)
+    with pytest.raises(BuildError, match=r"'No:Name' is not the name of an image: .*invalid ref"):
+        await images.build(ImageSource(reference="No:Name"))
     with pytest.raises(BuildError, match="neither a Dockerfile nor"):
         await images.build(ImageSource())
 

@@ -6,7 +6,7 @@ of variables (`env_file`, `label_file`).
 
 The check works on YAML nodes, so quotes, escapes, comments, anchors, merges and unusual line breaks
 cannot hide a key. A key whose meaning could differ between two parsers is refused: a key with a tag
-such as `!!binary`, a key that is no scalar, and a key that occurs twice in a mapping.
+such as `!!binary`, a key that is not a scalar, and a key that occurs twice in a mapping.
 """
 
 from collections.abc import Iterator, Sequence
@@ -155,7 +155,7 @@ def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:
     for key, _ in _pairs(mapping):
         where = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
-            raise SandboxUnsupported(f"{where}: a key with a tag or that is no text")
+            raise SandboxUnsupported(f"{where}: keys must be plain text without a tag")
         name = str(key.value)
         if name in _OTHER_FILES:
             raise SandboxUnsupported(

@@ -1,6 +1,6 @@
 """The layout of a checked compose file for one trial: the file for Compose, and main's settings.
 
-The backend creates networks and volumes and only names them to Compose, so that every object has
+The backend creates networks and volumes and only names them to Compose, so that every resource has
 labels. Files of the task are copied into volumes and containers: the daemon may be on another
 host, and a trial must not write to the task's folder.
 """
@@ -19,7 +19,7 @@ from plimsoll.sandboxes.docker.compose.compose_file import (
     tables,
     words,
 )
-from plimsoll.sandboxes.docker.compose.rules import MAIN, is_log_mount
+from plimsoll.sandboxes.docker.compose.rules import MAIN, capability_names, is_log_mount
 from plimsoll.sandboxes.docker.container_spec import CAPABILITIES, MAX_PROCESSES
 from plimsoll.sandboxes.protocol import Limits
 
@@ -357,13 +357,9 @@ def _for_daemon(mount: _Mount) -> Tree:
 
 def _capabilities(service: Tree) -> list[str]:
     """The capabilities of every sandbox without those that the service drops."""
-    dropped = _upper(service.get("cap_drop"))
+    dropped = capability_names(service.get("cap_drop"))
     copied = set[str]() if "ALL" in dropped else set(CAPABILITIES) - dropped
-    return sorted(copied | _upper(service.get("cap_add")))
-
-
-def _upper(value: object) -> set[str]:
-    return {word.upper().removeprefix("CAP_") for word in words(value)}
+    return sorted(copied | capability_names(service.get("cap_add")))
 
 
 def _restart(service: Tree) -> str:

@@ -1,6 +1,6 @@
 """One started compose project: its networks, volumes, services, and the container of main.
 
-Every object carries the trial's labels, so that it can be found and removed without Compose.
+Every resource carries the trial's labels, so that it can be found and removed without Compose.
 Compose only creates and starts containers; it is waited for or killed.
 """
 
@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import msgspec
-
 from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.core.ids import Labels
@@ -27,7 +25,11 @@ from plimsoll.sandboxes.docker.container_spec import NO_NETWORK_MODE, ContainerS
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.client import AttachStream
 from plimsoll.sandboxes.docker.daemon.errors import DaemonError, DaemonUnreachable, ResourceRemoved
-from plimsoll.sandboxes.docker.daemon.responses import DaemonInfo
+from plimsoll.sandboxes.docker.daemon.responses import (
+    ContainerInspect,
+    ContainerState,
+    DaemonInfo,
+)
 from plimsoll.sandboxes.docker.docker_container import DockerContainer
 from plimsoll.sandboxes.docker.files.host_files import ContainerFiles
 from plimsoll.sandboxes.docker.files.tar_stream import (
@@ -57,24 +59,6 @@ _SETTLE_SECONDS = 0.3
 _LOG_LINES = "10"
 _UNREACHABLE = "cannot connect to the docker daemon"
 """Part of Compose's message if the daemon is unreachable."""
-
-
-class _Response(msgspec.Struct, frozen=True, rename="pascal"):
-    """The fields of a daemon's response that are read here."""
-
-
-class _Health(_Response, frozen=True):
-    status: str = ""
-
-
-class _State(_Response, frozen=True):
-    status: str = ""
-    exit_code: int = 0
-    health: _Health | None = None
-
-
-class _ContainerHealth(_Response, frozen=True):
-    state: _State = _State()
 
 
 class ComposeProject:
@@ -126,9 +110,7 @@ class ComposeProject:
         """Connect main's created container to its other networks, and copy its files."""
         # The create request takes only one network.
         for network, aliases in list(self.main.networks.items())[1:]:
-            body = {"Container": container, "EndpointConfig": {"Aliases": aliases}}
-            path = f"/networks/{network}/connect"
-            await self._daemon.call("POST", path, "connect a container to a network", json=body)
+            await self._daemon.connect(network, container, aliases)
         await self._copy_files(container, self.main.copies)
 
     @property
@@ -291,9 +273,9 @@ class ComposeProject:
                 problems.append(f"service {service} is {how}: {output}")
         return "; ".join(problems)
 
-    async def _inspect(self, container: str) -> _State:
+    async def _inspect(self, container: str) -> ContainerState:
         path, doing = f"/containers/{container}/json", "inspect a container"
-        return (await self._daemon.get(path, _ContainerHealth, doing)).state
+        return (await self._daemon.get(path, ContainerInspect, doing)).state
 
     async def _last_output(self, container: str) -> str:
         """The last lines of a service's output."""

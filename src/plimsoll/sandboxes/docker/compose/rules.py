@@ -17,7 +17,7 @@ from plimsoll.sandboxes.docker.compose.compose_file import (
 )
 from plimsoll.sandboxes.docker.container_spec import CAPABILITIES
 
-__all__ = ["HOST_LOGS", "MAIN", "check_model", "is_log_mount"]
+__all__ = ["HOST_LOGS", "MAIN", "capability_names", "check_model", "is_log_mount"]
 
 MAIN = "main"
 
@@ -103,6 +103,11 @@ def is_log_mount(source: str) -> bool:
     return source == HOST_LOGS or source.startswith(f"{HOST_LOGS}/")
 
 
+def capability_names(value: object) -> set[str]:
+    """The names of a list of capabilities, as the daemon writes them: NET_BIND_SERVICE."""
+    return {word.upper().removeprefix("CAP_") for word in words(value)}
+
+
 def _check_service(file: ComposeFile, name: str, service: Tree) -> list[str]:
     path = ("services", name)
     ignored = _IGNORED | (_IGNORED_FOR_MAIN if name == MAIN else {})
@@ -153,7 +158,7 @@ def _check_build(file: ComposeFile, name: str, value: object) -> None:
 
 
 def _check_capabilities(file: ComposeFile, name: str, value: object) -> None:
-    requested = {word.upper().removeprefix("CAP_") for word in words(value)}
+    requested = capability_names(value)
     if beyond := sorted(requested - set(CAPABILITIES)):
         allowed = ", ".join(CAPABILITIES)
         why = f"{', '.join(beyond)} is not allowed in a sandbox ({allowed})"

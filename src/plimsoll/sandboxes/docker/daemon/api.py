@@ -46,10 +46,6 @@ PUT_SECONDS = 900.0
 _T = TypeVar("_T")
 
 
-class _WaitResponse(msgspec.Struct):
-    code: int = msgspec.field(name="StatusCode")
-
-
 class Daemon(Client):
     """One Docker daemon. Removals return False for an object that does not exist."""
 
@@ -80,25 +76,15 @@ class Daemon(Client):
         path = f"/containers/{_quoted(container)}/json"
         return await self._get_or_none(path, ContainerInspect, "inspect a container")
 
-    async def kill(self, container: str, signal: str = "KILL") -> None:
-        params = {"signal": signal}
-        await self.call("POST", f"/containers/{container}/kill", "kill a container", params=params)
-
-    async def wait(self, container: str, seconds: float) -> int:
-        """Wait until a container has exited. Returns its exit code."""
-        path = f"/containers/{container}/wait"
-        raw = await self.call("POST", path, "wait for a container", seconds=seconds)
-        return msgspec.json.decode(raw, type=_WaitResponse).code
-
     async def remove(self, container: str) -> bool:
         """Kill and remove a container with its anonymous volumes."""
         params = {"force": "1", "v": "1"}
         path = f"/containers/{container}"
         return await self._remove(path, "remove a container", params)
 
-    async def containers(self, *labels: str, all: bool = True) -> list[ContainerSummary]:
-        """Containers with all these labels, `key` or `key=value`; with `all` also exited ones."""
-        params = {"all": "1" if all else "0", "filters": _filters(label=labels)}
+    async def containers(self, *labels: str) -> list[ContainerSummary]:
+        """Containers with all these labels, `key` or `key=value`, also exited ones."""
+        params = {"all": "1", "filters": _filters(label=labels)}
         return await self.get("/containers/json", list[ContainerSummary], "list containers", params)
 
     # Files of a container
@@ -215,9 +201,12 @@ class Daemon(Client):
         params = {"filters": _filters(label=labels)}
         return await self.get("/networks", list[NetworkSummary], "list networks", params)
 
-    async def connect(self, network: str, container: str) -> None:
-        """Connect a container to a network."""
-        path, body = f"/networks/{_quoted(network)}/connect", {"Container": container}
+    async def connect(self, network: str, container: str, aliases: Sequence[str] = ()) -> None:
+        """Connect a container to a network, where it also has these names."""
+        path = f"/networks/{_quoted(network)}/connect"
+        body: dict[str, object] = {"Container": container}
+        if aliases:
+            body["EndpointConfig"] = {"Aliases": aliases}
         await self.call("POST", path, "connect a container to a network", json=body)
 
     async def disconnect(self, network: str, container: str) -> None:

@@ -48,21 +48,25 @@ class DaemonInfo(_Response, frozen=True):
     memory_limit: bool = True
     swap_limit: bool = True
     pids_limit: bool = True
-    name: str = ""
-    id: str = msgspec.field(default="", name="ID")
 
 
 class Created(_Response, frozen=True):
     """The id of a created object."""
 
     id: str
-    warnings: list[str] | None = None
+
+
+class ContainerHealth(_Response, frozen=True):
+    """The result of a container's healthcheck."""
+
+    status: str = ""
 
 
 class ContainerState(_Response, frozen=True):
     """The state of a container, and how it exited."""
 
     status: str = ""
+    health: ContainerHealth | None = None
     running: bool = False
     oom_killed: bool = msgspec.field(default=False, name="OOMKilled")
     exit_code: int = 0
@@ -93,9 +97,6 @@ class ContainerInspect(_Response, frozen=True):
     """One container, inspected."""
 
     id: str
-    name: str = ""
-    image: str = ""
-    created: str = ""
     state: ContainerState = ContainerState()
     config: ContainerConfig = ContainerConfig()
     mounts: list[MountPoint] | None = None
@@ -106,11 +107,9 @@ class ContainerSummary(_Response, frozen=True):
 
     id: str
     names: list[str] = []
-    image: str = ""
     image_id: str = msgspec.field(default="", name="ImageID")
     command: str = ""
     state: str = ""
-    status: str = ""
     created: float = 0
     labels: Labels | None = None
     network_settings: NetworkSettings = NetworkSettings()
@@ -133,8 +132,6 @@ class ImageInspect(_Response, frozen=True):
 
     id: str
     repo_tags: list[str] | None = None
-    created: str = ""
-    size: int = 0
     config: ImageConfig | None = None
     metadata: ImageMetadata = ImageMetadata()
 
@@ -194,8 +191,6 @@ class VolumeList(_Response, frozen=True):
 class PathStat(msgspec.Struct, frozen=True):
     """The file or folder at a path in a container."""
 
-    name: str
-    size: int
     mode: int
     """Go's file mode: the permission bits, and Go's own type bits above them."""
     link_target: str = msgspec.field(default="", name="linkTarget")

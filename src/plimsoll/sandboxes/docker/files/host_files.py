@@ -70,11 +70,6 @@ class HostFiles:
         self._storage_lock = asyncio.Lock()
         self._limits_storage: bool | None = None
 
-    @property
-    def sees_host(self) -> bool:
-        """Whether the daemon sees this host's files."""
-        return self._shared_init is not None
-
     async def open(self) -> None:
         """Find out whether the daemon sees this host's files. Call it before `prepare`."""
         await self.ensure_image()
@@ -116,8 +111,8 @@ class HostFiles:
 
     async def _accepts(self, setting: dict[str, object]) -> bool:
         """Whether the daemon creates a container with this HostConfig; it is never started."""
-        name = f"plimsoll-looks-{short_id()}"
-        labels = Labels("shared", "looks", this_process(), time.time() + 600)
+        name = f"plimsoll-probe-{short_id()}"
+        labels = Labels("shared", "probe", this_process(), time.time() + 600)
         config = {
             "Image": await self.ensure_image(),
             "Entrypoint": [INIT],
@@ -149,7 +144,7 @@ class HostFiles:
                 continue
             if not mount.source.exists():
                 raise SandboxUnavailable(f"{mount.source} does not exist, so it cannot be mounted")
-            if self.sees_host:
+            if self._shared_init is not None:
                 mounts.append(bind_mount(str(mount.source.absolute()), mount.target))
             elif mount.source.is_dir():
                 volumes[mount.target] = await self._volume(mount, key)
@@ -253,8 +248,8 @@ class ImagePaths:
         return frozenset(target for target in requested if results[target])
 
     async def _ask(self, image: str, targets: Iterable[str]) -> dict[str, bool]:
-        name = f"plimsoll-looks-{short_id()}"
-        labels = Labels("shared", "looks", this_process(), time.time() + _PROBE_LIFETIME)
+        name = f"plimsoll-probe-{short_id()}"
+        labels = Labels("shared", "probe", this_process(), time.time() + _PROBE_LIFETIME)
         config = {
             "Image": image,
             "Entrypoint": ["/none"],

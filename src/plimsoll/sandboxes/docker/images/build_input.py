@@ -76,13 +76,6 @@ class RenderedDockerfile:
         pairs = (f"{key}={quoted(value, self.escape)}" for key, value in labels.items())
         return f"{self.text}\nLABEL {' '.join(pairs)}\n"
 
-    def failure(self, at: Instruction, file: str, reason: str, code: int | None, last: str) -> str:
-        """The message for a failed instruction: its exit code and last output, or the reason."""
-        text = f"{file}:{at.line}: {at.keyword} {' '.join(at.args.split())[:120]}"
-        if code is None:
-            return f"{text}: {reason}"
-        return f"{text} failed (exit {code}){f': {last[:200]}' if last else ''}"
-
 
 @dataclass(slots=True)
 class _Insertions:

@@ -95,8 +95,7 @@ class ClassicBuild:
         if self.at is None:
             return BuildError(f"{self._dockerfile.file}: {error.reason}")
         last = self._last_output["stderr"] or self._last_output["stdout"]
-        file, code = self._dockerfile.file, error.exit_code
-        return BuildError(self._rendered.failure(self.at, file, error.reason, code, last))
+        return _failure(self.at, self._dockerfile.file, error.reason, error.exit_code, last)
 
 
 _TERMINATE_SECONDS = 10.0
@@ -147,7 +146,7 @@ class BuildxBuild:
         """Build, load and tag. Raises `BuildError` with the failing line."""
         with temporary_folder() as folder:
             own = folder / "Dockerfile"
-            own.write_text(self._rendered.labelled(labels))
+            own.write_text(self._rendered.labelled(labels), "utf-8")
             rules = ignore_file(context, dockerfile)
             if rules.is_file():
                 shutil.copy(rules, own.with_name("Dockerfile.dockerignore"))
@@ -211,9 +210,7 @@ class BuildxBuild:
         if self._failed_at is not None:
             ended = _EXIT_CODE.search(text)
             exit_code = int(ended[1]) if ended else None
-            return BuildError(
-                self._rendered.failure(self._failed_at, file, text, exit_code, self._last_output)
-            )
+            return _failure(self._failed_at, file, text, exit_code, self._last_output)
         if line := _PARSE_ERROR.search(text):
             number = self._rendered.lines[min(int(line[1]), len(self._rendered.lines)) - 1]
             return BuildError(f"{file}:{number}: {text[line.end() :].lstrip(': ')}")
@@ -228,3 +225,11 @@ async def _terminate(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+def _failure(at: Instruction, file: str, reason: str, code: int | None, last: str) -> BuildError:
+    """The error of a failed instruction, with its exit code and last output, or with the reason."""
+    text = f"{file}:{at.line}: {at.keyword} {' '.join(at.args.split())[:120]}"
+    if code is None:
+        return BuildError(f"{text}: {reason}")
+    return BuildError(f"{text} failed (exit {code}){f': {last[:200]}' if last else ''}")

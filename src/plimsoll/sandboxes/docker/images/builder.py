@@ -25,6 +25,7 @@ from plimsoll.sandboxes.docker.files.tar_stream import (
     tar_stream,
     walk_tree,
 )
+from plimsoll.sandboxes.docker.host_locks import HostLocks
 from plimsoll.sandboxes.docker.images.build_input import (
     BaseImage,
     BuildContext,
@@ -33,9 +34,9 @@ from plimsoll.sandboxes.docker.images.build_input import (
 from plimsoll.sandboxes.docker.images.build_methods import BuildxBuild, ClassicBuild, has_buildx
 from plimsoll.sandboxes.docker.images.puller import Puller
 from plimsoll.sandboxes.docker.labels import to_docker
-from plimsoll.sandboxes.docker.single_flight import HostLocks, SingleFlight
 from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.protocol import OnOutput, Supplies
+from plimsoll.sandboxes.single_flight import SingleFlight
 
 __all__ = ["BuildRequest", "Builder", "cache_labels"]
 

@@ -9,9 +9,9 @@ from plimsoll.core.errors import BuildError
 from plimsoll.sandboxes.docker.daemon import responses
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.cli_config import DockerCliConfig
+from plimsoll.sandboxes.docker.host_locks import HostLocks
 from plimsoll.sandboxes.docker.images.builder import Builder, BuildRequest
 from plimsoll.sandboxes.docker.images.puller import Puller
-from plimsoll.sandboxes.docker.single_flight import HostLocks
 from plimsoll.sandboxes.protocol import ImageSource, OnOutput, Supplies
 
 __all__ = ["DockerImage", "ImageStore"]

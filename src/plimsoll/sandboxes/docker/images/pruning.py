@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.errors import DaemonError
 from plimsoll.sandboxes.docker.daemon.responses import ImageSummary
@@ -137,8 +136,6 @@ async def _remove(daemon: Daemon, row: ImageSummary) -> bool:
     try:
         for name in _names(row) or [row.id]:
             await daemon.remove_image(name)
-    except SandboxUnavailable:
-        raise
     except DaemonError as error:
         if error.status == 409:
             return False

@@ -10,8 +10,8 @@ from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.cli_config import DockerCliConfig
 from plimsoll.sandboxes.docker.daemon.errors import DaemonError
 from plimsoll.sandboxes.docker.daemon.responses import ImageInspect
-from plimsoll.sandboxes.docker.single_flight import SingleFlight
 from plimsoll.sandboxes.protocol import OnOutput
+from plimsoll.sandboxes.single_flight import SingleFlight
 
 __all__ = ["Puller"]
 
@@ -31,7 +31,12 @@ class Puller:
         self, name: str, platform: str = "", on_output: OnOutput | None = None
     ) -> ImageInspect:
         """Find or pull an image. Raises `BuildError` with the reason and the remedy."""
-        found = await self._daemon.image(name)
+        try:
+            found = await self._daemon.image(name)
+        except DaemonError as error:
+            if error.status != 400:
+                raise
+            raise BuildError(f"{name!r} is not the name of an image: {error.reason}") from None
         if found is not None:
             return found
 

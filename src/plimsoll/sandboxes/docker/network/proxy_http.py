@@ -93,19 +93,23 @@ class MessageReader:
         looked = 0
         while (found := self._buffer.find(mark, looked)) < 0:
             if len(self._buffer) >= limit:
-                raise BadMessage(f"more than {limit} bytes before it ends", status)
+                raise _too_long(limit, status)
             looked = max(0, len(self._buffer) - len(mark) + 1)
             more = await self._reader.read(min(CHUNK, limit))
             if not more and self._buffer:
-                raise BadMessage("it ends in the middle")
+                raise BadMessage("the connection closed in the middle of a message")
             if not more:
                 return None
             self._buffer += more
         if found > limit:
-            raise BadMessage(f"more than {limit} bytes before it ends", status)
+            raise _too_long(limit, status)
         taken = bytes(self._buffer[: found + len(mark)])
         del self._buffer[: found + len(mark)]
         return taken
+
+
+def _too_long(limit: int, status: int) -> BadMessage:
+    return BadMessage(f"more than {limit} bytes in the head or in a line of the body", status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from plimsoll.core.errors import SandboxError, SandboxUnavailable
 from plimsoll.core.ids import Labels, short_id
 from plimsoll.sandboxes.docker.daemon.api import Daemon
 from plimsoll.sandboxes.docker.daemon.errors import DaemonError, DaemonUnreachable
+from plimsoll.sandboxes.docker.host_locks import HostLocks
 from plimsoll.sandboxes.docker.labels import RUN, TICKET, to_docker
-from plimsoll.sandboxes.docker.single_flight import HostLocks
 
 __all__ = ["RunNetworks", "is_missing_network", "name_servers", "remove_network"]
 

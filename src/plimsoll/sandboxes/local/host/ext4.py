@@ -44,7 +44,8 @@ def find_file_system(path: Path) -> FileSystem:
     found = FileSystem("", frozenset(), journal=True)
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
-        fields, (kind, _, options) = before.split(), after.split()[:3]
+        # Fields are separated by one space each: the source of a mount may be empty.
+        fields, (kind, _, options) = before.split(" "), after.split(" ")[:3]
         if fields[2] == value:
             shown = frozenset((*fields[5].split(","), *options.split(",")))
             found = FileSystem(kind, shown, kind not in _EXT or _has_journal(fields[2]))

@@ -5,6 +5,9 @@ HOME/layers/KEY/NAME/      one instruction of a Dockerfile, a folder for each ov
 HOME/sandboxes/ID/         meta.json, and the files of the sandbox unless they are in memory
 HOME/mounts/               empty; each sandbox mounts a tmpfs over it for its mount points
 HOME/locks/KEY             held while a layer or, on Docker, an image is built
+HOME/resolv.conf           name servers for sandboxes on a root file system of the config
+HOME/closed-KEY.json       the last scan for private files of the host
+HOME/docker/               the init of containers, if the Docker daemon sees this host's files
 
 An agent can create any file with any owner and mode of its sandbox, such as a set-user-ID program
 of root below HOME/sandboxes. So bases, layers, sandboxes and locks are closed to all other users

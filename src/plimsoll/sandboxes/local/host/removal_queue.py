@@ -43,11 +43,6 @@ class RemovalQueue:
         )
         self._queued: set[asyncio.Future[None]] = set()
 
-    @property
-    def backlog(self) -> int:
-        """The number of queued folders."""
-        return len(self._queued)
-
     async def remove(self, folder: Path) -> None:
         """Queue a folder for removal. Waits if the disk is nearly full or the queue is long."""
         work = self._queue(functools.partial(self._remove, folder))

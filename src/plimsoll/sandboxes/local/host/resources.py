@@ -51,7 +51,7 @@ class HostResources:
         self,
         folder: Path,
         owner: Owner,
-        cgroup: Cgroup | None,
+        cgroup: Cgroup,
         liveness: socket.socket,
         removals: RemovalQueue,
     ) -> None:
@@ -71,7 +71,7 @@ class HostResources:
         self._keep = (name, target)
 
     def oom_kills(self) -> int | None:
-        return self._cgroup.oom_kills() if self._cgroup is not None else None
+        return self._cgroup.oom_kills()
 
     async def release(self) -> None:
         """Wait until the sandbox has ended, then queue its folder for removal.
@@ -112,11 +112,10 @@ class HostResources:
         """Remove the control groups, and move the folder to its staging path for removal."""
         if not ended:
             kill_survivors(self.id, monitor)
-        if self._cgroup is not None:
-            self._cgroup.remove()
+        self._cgroup.remove()
         if self._keep is not None:
             name, target = self._keep
-            with contextlib.suppress(FileExistsError, OSError):
+            with contextlib.suppress(OSError):  # it exists, or the builder reports its absence
                 (self._folder / name).rename(target)
         staged = staging_path(self._folder, self._owner)
         with contextlib.suppress(FileNotFoundError):

@@ -21,7 +21,7 @@ from plimsoll.sandboxes.host.owners import this_process
 from plimsoll.sandboxes.local.host.home import Home
 from plimsoll.sandboxes.local.host.resources import staging_path
 from plimsoll.sandboxes.local.images.private_files import find_private_files, make_whiteout_layers
-from plimsoll.sandboxes.trees.removal import remove_tree
+from plimsoll.sandboxes.trees.removal import remove_folder
 
 __all__ = ["HOST_PATHS", "Base", "host_base", "root_base"]
 
@@ -184,7 +184,7 @@ def _make_skeleton(
         _fill_skeleton(staging, shared, empty, links, single_user)
         staging.rename(folder)
     except OSError as error:
-        _remove(staging)
+        remove_folder(staging)
         if not folder.is_dir():  # otherwise another process created it
             raise SandboxUnavailable(
                 f"the local backend cannot keep its files in {home.path}: {error.strerror}; "
@@ -297,11 +297,3 @@ def _make_shims(target: Path, shim: Path, depth: int = 3) -> None:
                     # Deeper where software is installed to: …/lib/python3.x/dist-packages.
                     below = _DEEP_SHIMS if entry.path == "/usr/local" else depth - 1
                     _make_shims(Path(entry.path), shim / entry.name, below)
-
-
-def _remove(path: Path) -> None:
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        remove_tree(parent, path.name)
-    finally:
-        os.close(parent)

@@ -71,12 +71,12 @@ class CopyPlan:
 
 
 def parse_copy(
-    instruction: Instruction, recipe: DockerfileStages, state: StageState, *, add: bool
+    instruction: Instruction, stages: DockerfileStages, state: StageState, *, add: bool
 ) -> CopyInstruction:
     """Parse a COPY or ADD. Raises `BuildError` if it is unsupported."""
-    where = recipe.where(instruction)
-    words = instruction.json_form or split_words(instruction.args, recipe.escape, where)
-    *sources, target = (recipe.expand(w, state.variables, instruction) for w in words)
+    where = stages.where(instruction)
+    words = instruction.json_form or split_words(instruction.args, stages.escape, where)
+    *sources, target = (stages.expand(w, state.variables, instruction) for w in words)
     named = [heredoc.name for heredoc in instruction.heredocs]
     plain = [s for s in sources if not ((m := _HEREDOC.fullmatch(s)) and m[1] in named)]
     for source in plain:
@@ -88,7 +88,7 @@ def parse_copy(
     is_folder = len(sources) > 1 or _FOLDER.fullmatch(target) is not None
     absolute = posixpath.normpath(posixpath.join(state.image.workdir, target))
     flags = {
-        name: recipe.expand(value, state.variables, instruction) if value else None
+        name: stages.expand(value, state.variables, instruction) if value else None
         for name in ("from", "chown", "chmod")
         for value in (instruction.flag(name),)
     }
@@ -98,7 +98,7 @@ def parse_copy(
         stage=flags["from"],
         owner=_owner(flags["chown"]),
         mode=_mode(flags["chmod"], where),
-        heredocs=tuple(_expanded(h, recipe, state, instruction) for h in instruction.heredocs),
+        heredocs=tuple(_expanded(h, stages, state, instruction) for h in instruction.heredocs),
         unpack_archives=add,
         where=where,
     )
@@ -118,11 +118,11 @@ def _mode(chmod: str | None, where: str) -> int | None:
 
 
 def _expanded(
-    heredoc: Heredoc, recipe: DockerfileStages, state: StageState, at: Instruction
+    heredoc: Heredoc, stages: DockerfileStages, state: StageState, at: Instruction
 ) -> Heredoc:
     if not heredoc.expand:
         return heredoc
-    body = recipe.expand(heredoc.body, state.variables, at, keep_quotes=True)
+    body = stages.expand(heredoc.body, state.variables, at, keep_quotes=True)
     return Heredoc(heredoc.name, body, expand=False, strip_tabs=heredoc.strip_tabs)
 
 

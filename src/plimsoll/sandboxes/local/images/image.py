@@ -1,17 +1,16 @@
 """Images of the local backend: a base, layers on it, and command defaults; the layer cache."""
 
-import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plimsoll.core.cancellation import run_to_completion
 from plimsoll.core.errors import BuildError, SandboxUnavailable
 from plimsoll.sandboxes.host.locks import process_lock
 from plimsoll.sandboxes.local.host.home import Home
 from plimsoll.sandboxes.local.images.base import Base
+from plimsoll.sandboxes.single_flight import SingleFlight
 
 __all__ = ["MAX_LAYERS", "LayerCache", "LocalImage", "overlay_name"]
 
@@ -86,8 +85,7 @@ class LayerCache:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._jobs: dict[str, tuple[asyncio.Task[None], set[object]]] = {}
-        """Layers being built: the task and its waiters."""
+        self._builds = SingleFlight[None]()
 
     async def ensure(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
         """Build the layer `key` if it is missing. `make` creates it atomically at the given path.
@@ -95,23 +93,8 @@ class LayerCache:
         Concurrent calls share one build and its failure. The build goes on while one call waits
         for it, and is cancelled with the last.
         """
-        if (self._home.layers / key).is_dir():
-            return
-        if key not in self._jobs:
-            self._jobs[key] = (asyncio.create_task(self._make(key, make)), set())
-        job, waiters = self._jobs[key]
-        waiter = object()
-        waiters.add(waiter)
-        try:
-            await asyncio.wait([job])
-        finally:
-            waiters.discard(waiter)
-            if not waiters:
-                self._jobs.pop(key, None)
-                if not job.done():
-                    job.cancel()
-                    await run_to_completion(asyncio.wait([job]))
-        job.result()
+        if not (self._home.layers / key).is_dir():
+            await self._builds.run(key, lambda _: self._make(key, make))
 
     async def _make(self, key: str, make: Callable[[Path], Awaitable[None]]) -> None:
         path = self._home.layers / key

@@ -116,12 +116,8 @@ def _write(record: Path, scan: _Scan) -> None:
     try:
         staging.write_bytes(msgspec.json.encode(scan))
         staging.rename(record)
-    except (
-        OSError,
-        UnicodeError,
-        msgspec.MsgspecError,
-    ):  # it only saves time: the next start scans again
-        staging.unlink(missing_ok=True)
+    except (OSError, UnicodeError, msgspec.MsgspecError):
+        staging.unlink(missing_ok=True)  # the record only saves time: the next start scans again
 
 
 def make_whiteout_layers(

@@ -70,7 +70,3 @@ def _fork_monitor(spec: dict[str, object], fds: list[int], requests: socket.sock
         wire.report_crash("monitor", error)
     finally:
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
