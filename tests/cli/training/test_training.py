@@ -287,7 +287,9 @@ def test_missing_packages_for_training_are_named(
 ):
     write_training(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else 1)
-    with pytest.raises(UsageError, match=r"training needs torch.*pip install 'plimsoll-rl\[train"):
+    with pytest.raises(
+        UsageError, match=r"not installed \(torch\): pip install 'plimsoll-rl\[train"
+    ):
         start_run(tmp_path / "night.toml", out=None, keep_going=False, as_json=False)
 
 
