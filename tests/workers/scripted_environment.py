@@ -134,14 +134,14 @@ async def scripted(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnviron
 
 @contextlib.asynccontextmanager
 async def broken(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
-    raise WorkerError("this place cannot be made")
+    raise WorkerError("this environment cannot be made")
     yield ScriptedEnvironment()
 
 
 @contextlib.asynccontextmanager
 async def broken_and_slow(options: EnvironmentOptions) -> AsyncIterator[ScriptedEnvironment]:
     threading.Thread(target=time.sleep, args=(4,)).start()  # its process waits for this thread
-    raise WorkerError("this place cannot be made")
+    raise WorkerError("this environment cannot be made")
     yield ScriptedEnvironment()
 
 

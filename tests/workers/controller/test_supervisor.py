@@ -113,15 +113,15 @@ async def test_a_busy_worker_does_not_count_as_dead(engine: Engine):
 
 async def test_a_failing_environment_is_reported_at_once(engine: Engine):
     async with Supervisor(engine, spec("broken"), number=2) as supervisor:
-        with pytest.raises(WorkerError, match="this place cannot be made"):
+        with pytest.raises(WorkerError, match="this environment cannot be made"):
             await supervisor.wait_ready()
-        with pytest.raises(WorkerError, match="this place cannot be made"):
+        with pytest.raises(WorkerError, match="this environment cannot be made"):
             await supervisor.run(order("a"))
 
 
 async def test_a_failed_start_is_reported_before_the_worker_ends(engine: Engine):
     async with Supervisor(engine, spec("broken_and_slow"), number=1) as supervisor:
-        with pytest.raises(WorkerError, match="this place cannot be made"):
+        with pytest.raises(WorkerError, match="this environment cannot be made"):
             await supervisor.wait_ready()
         assert supervisor.status(), "the worker has ended"
 

@@ -10,6 +10,7 @@ import pytest
 
 from helpers import HOST, write_task_folder
 from plimsoll.config.file import Config
+from plimsoll.core.errors import TaskError
 from plimsoll.sandboxes.pool import pool as pool_module
 from plimsoll.sandboxes.pool.options import Reuse
 from plimsoll.sandboxes.pool.stats import Meter, PoolStats
@@ -18,7 +19,7 @@ from plimsoll.testing.faults import FaultyBackend
 from plimsoll.testing.waiting import until
 from plimsoll.trials.verdicts import Graded
 from plimsoll.workers.messages import EnvironmentOptions, Kind, Order
-from plimsoll.workers.worker import environment as place_module
+from plimsoll.workers.worker import environment as environment_module
 from plimsoll.workers.worker.environment import TrialEnvironment, trial_environment
 
 TESTS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
@@ -74,7 +75,7 @@ class Worker:
 def world(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> FaultyBackend:
     """Real sandboxes with reset, counted."""
     made = FaultyBackend(backend, resettable=True)
-    monkeypatch.setattr(place_module, "make_backend", lambda *_: made)
+    monkeypatch.setattr(environment_module, "make_backend", lambda *_: made)
     monkeypatch.setattr(pool_module, "_RESET_WAIT_SECONDS", 60.0)
     return made
 
@@ -196,7 +197,7 @@ async def test_an_unreadable_task_fails_only_its_own_trial(world: FaultyBackend,
         await at_work.run("a")
         at_work.expect(gone=1, a=1)
         await until(lambda: world.alive)
-        with pytest.raises(AssertionError, match="gone"):
+        with pytest.raises(TaskError, match="gone"):
             await at_work.run("gone")
 
 
