@@ -20,6 +20,7 @@ from plimsoll.core.errors import SandboxUnavailable
 from plimsoll.sandboxes.docker.backend import DockerBackend, DockerOptions
 from plimsoll.sandboxes.local.backend import LocalBackend, LocalOptions
 from plimsoll.sandboxes.protocol import Backend, Image, ImageSource, Sandbox
+from plimsoll.sandboxes.trees.removal import remove_folder
 from ray_nodes import why_no_ray
 
 
@@ -96,6 +97,22 @@ def pytest_collection_finish() -> None:
     """Freeze the imported objects, so that tests that collect and count objects skip them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Remove the temporary folders of earlier tests that are too deep for pytest.
+
+    Otherwise it ends with a RecursionError, and without a report.
+    """
+    try:
+        yield
+    except RecursionError:
+        factory = session.config._tmp_path_factory  # pyright: ignore[reportAttributeAccessIssue]
+        root = factory.getbasetemp().parent
+        assert root.name.startswith("pytest-of-")
+        for folder in root.glob("garbage-*"):
+            remove_folder(folder)
 
 
 @pytest.fixture(scope="session")
