@@ -1,14 +1,19 @@
 """A process with its own sandboxes, for tests that kill it or clean up after it."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import long_time, processes_with
+from plimsoll.sandboxes.local.host.home import Home
+from plimsoll.sandboxes.local.inventory import LocalInventory
+from plimsoll.sandboxes.reaper import reap
 
 __all__ = ["SandboxOwner", "running_owner"]
 
@@ -65,7 +70,10 @@ class SandboxOwner:
 
 @contextmanager
 def running_owner(home: Path, run: str, number: int = 2) -> Iterator[SandboxOwner]:
-    """Start a process whose sandboxes run until it is killed. The end of the block kills it."""
+    """Start a process whose sandboxes run until it is killed.
+
+    The end of the block kills it, and removes what it left.
+    """
     mark = long_time()
     command = [sys.executable, "-c", OWNER, str(home), run, str(number), mark]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -74,3 +82,7 @@ def running_owner(home: Path, run: str, number: int = 2) -> Iterator[SandboxOwne
             yield SandboxOwner(process, json.loads(process.stdout.readline()), mark)
         finally:
             process.kill()
+            process.wait()
+            # Control groups outlive the test's folder. In a thread: this one may run a loop.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, reap(LocalInventory(Home.open(home)))).result()

@@ -298,10 +298,10 @@ def test_a_run_removes_the_leftovers_of_other_killed_processes(
     process, _ = start_two_trials(start, tmp_path)
     with running_owner(tmp_path / "home", "other", 1) as other:
         other.kill()
-    assert (tmp_path / "home/sandboxes" / other.ids[0]).exists()
-    assert plimsoll("stop", "night").returncode == 0
-    process.communicate(timeout=60)
-    assert no_sandbox(tmp_path)
+        assert (tmp_path / "home/sandboxes" / other.ids[0]).exists()
+        assert plimsoll("stop", "night").returncode == 0
+        process.communicate(timeout=60)
+        assert no_sandbox(tmp_path)
 
 
 @pytest.mark.slow
