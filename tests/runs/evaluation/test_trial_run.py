@@ -283,6 +283,35 @@ async def test_a_trial_that_ended_before_a_kill_with_its_row_only_is_not_run_aga
     assert audit(out).problems == []
 
 
+async def test_the_row_of_a_trial_whose_start_a_power_cut_removed_is_not_used(
+    make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    start = Ledger.start
+
+    async def start_of_a_only(self: Ledger, ticket: str, worker: str) -> bool:
+        return ticket == "eval-trials-0/0.0" and await start(self, ticket, worker)
+
+    async def killed(*_: object, **__: object) -> bool:
+        raise LedgerError("killed after the row was written")
+
+    tasks, out = make_tasks("a", "b"), tmp_path / "run"
+    run, _ = evaluation(monkeypatch, tasks, graded, out)
+    with monkeypatch.context() as patch, pytest.raises(LedgerError, match="killed"):
+        patch.setattr(Ledger, "start", start_of_a_only)
+        patch.setattr(Ledger, "finish", killed)
+        await run.run()
+    (ended,) = rows(out)
+    unknown = msgspec.structs.replace(ended, task="b", ticket="eval-trials-1/0.0", trial="unknown")
+    with (out / "results.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(unknown) + b"\n")
+
+    again, workers = evaluation(monkeypatch, tasks, graded, out, resumes=True)
+    await again.run()
+    assert [order.ticket for order in workers.orders] == ["eval-trials-1/0.0"]
+    assert {row.task: row.trial for row in again.trials.results}["b"] != "unknown"
+    assert audit(out).problems == []
+
+
 async def test_the_rate_of_a_resumed_run_is_without_the_trials_of_earlier_processes(
     make_tasks: MakeTasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.core.errors import LedgerError, UsageError
-from plimsoll.ledger.books.group import split_ticket
+from plimsoll.ledger.books.group import MemberState, split_ticket
 from plimsoll.ledger.events import Admitted, Finished, GroupVoided, Voided
 from plimsoll.ledger.journal.journal import Journal
 from plimsoll.ledger.ledger import Ledger
@@ -67,9 +67,14 @@ async def restore_trials(trials: TrialSet, ledger: Ledger, directory: RunDirecto
 
 
 async def _enter_rows(rows: Iterable[Row], ledger: Ledger) -> None:
-    """Enter the rows of trials that the ledger has as running: they had ended."""
+    """Enter the rows of trials that the ledger has as running: they had ended.
+
+    The row of a trial that the ledger has not started is left from before a power cut. Its ticket
+    is run anew.
+    """
     for row in rows:
-        if (found := ledger.books.find(row.ticket)) is None or found[1].final:
+        found = ledger.books.find(row.ticket)
+        if found is None or found[1].state is not MemberState.RUNNING:
             continue
         if row.reward is not None and row.ending is not None:
             graded = Graded(row.reward, row.ending)
